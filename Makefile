@@ -1,0 +1,33 @@
+# `make test` and `make demo` set up everything they need in .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test demo lint format clean
+
+setup: .venv/ready
+
+# Rebuilt when what is to be installed changes; `-e` keeps the checkout importable.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trajstitch needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch .venv/ready
+
+test: setup
+	$(BIN)/python -m pytest
+
+demo: setup
+	$(BIN)/trajstitch demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist runs

@@ -1,0 +1,49 @@
+"""trajstitch: better demonstration data by trajectory stitching.
+
+Names are imported when first used, so that `import trajstitch` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trajstitch.data import Dataset, Trajectory, concatenate, from_trajectories
+    from trajstitch.errors import InputError
+    from trajstitch.formats import load, save
+    from trajstitch.methods import train
+    from trajstitch.policy import Policy, load_policy, save_policy
+    from trajstitch.recording import collect, collect_mixture
+    from trajstitch.scores import Scores, evaluate
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Dataset": "data",
+    "Trajectory": "data",
+    "concatenate": "data",
+    "from_trajectories": "data",
+    "InputError": "errors",
+    "Scores": "scores",
+    "collect": "recording",
+    "collect_mixture": "recording",
+    "evaluate": "scores",
+    "Policy": "policy",
+    "load_policy": "policy",
+    "save_policy": "policy",
+    "train": "methods",
+    "load": "formats",
+    "save": "formats",
+}
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'trajstitch' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"trajstitch.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

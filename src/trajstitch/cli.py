@@ -1,0 +1,388 @@
+"""The command line: a command is a dataclass, its fields the options; a user's mistake ends with exit code 2."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from trajstitch.errors import InputError
+from trajstitch.progress import bar
+
+# What a command needs is imported in its `run`, so that --help answers at once.
+
+Physics = Literal["gymnasium", "d4rl"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Options of every command."""
+
+    seed: int = 0
+    """Of everything random."""
+    json: bool = False
+    """End with one line of JSON."""
+    quiet: bool = False
+    """Print nothing else."""
+
+    def run(self) -> dict[str, Any]:
+        """Do it; what is returned is the line of JSON."""
+        raise AssertionError("every command has its own")
+
+    def say(self, text: object) -> None:
+        """Print for a person."""
+        if not self.quiet:
+            from rich.console import Console
+
+            Console().print(text, highlight=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect(Command):
+    """Show what is in a data set and how good it is."""
+
+    data: Positional[str]
+    """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    horizon: int | None = None
+    """Time limit of the episodes, for a file that records no time-outs."""
+    flatten: bool = False
+    """Put Minari's Dict observations into one vector."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.formats import load
+        from trajstitch.summary import show, summarise
+
+        with bar("loading", self.quiet) as tell:
+            data = load(self.data, horizon=self.horizon, flatten=self.flatten, tell=tell)
+        summary = summarise(data)
+        if not self.quiet:
+            show(data, summary, self.data)
+        return summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert(Command):
+    """Copy a data set into another format."""
+
+    source: Positional[str]
+    """What to read: a file, d4rl:NAME, minari:ID or demo."""
+    target: Positional[str]
+    """What to write: its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    horizon: int | None = None
+    """Time limit of the episodes, for a file that records no time-outs."""
+    flatten: bool = False
+    """Put Minari's Dict observations into one vector."""
+    overwrite: bool = False
+    """Replace the target if it exists."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.formats import load, save
+
+        with bar("converting", self.quiet) as tell:
+            data = load(self.source, horizon=self.horizon, flatten=self.flatten, tell=tell)
+            save(data, self.target, overwrite=self.overwrite)
+        self.say(f"{data!r} written to {self.target}")
+        return {"source": self.source, "target": self.target, "fingerprint": data.fingerprint}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect(Command):
+    """Roll a policy out into a data set of whole episodes."""
+
+    policy: Positional[str | None] = None
+    """A policy file, or random; or leave it out and give --mix."""
+    env: str
+    """Gymnasium id, such as Hopper-v5."""
+    steps: int
+    """At least this many steps."""
+    out: str
+    """Where to write; the ending chooses the format."""
+    mix: tuple[str, ...] = ()
+    """FILE:SHARE of several policies, such as medium.npz:0.9 expert.npz:0.1."""
+    physics: Physics = "gymnasium"
+    """d4rl: the masses of the simulator that recorded D4RL's data."""
+    deterministic: bool = False
+    """Take the most likely action instead of drawing one."""
+    noise: float = 0.0
+    """Add Gaussian noise of this std, in half-ranges of the action."""
+    horizon: int | None = None
+    """Time limit, where the environment has none of its own."""
+    overwrite: bool = False
+    """Replace the output if it exists."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.files import check_target
+        from trajstitch.formats import save
+        from trajstitch.recording import collect, collect_mixture
+
+        if bool(self.policy) == bool(self.mix):
+            raise InputError("give either one POLICY or --mix FILE:SHARE FILE:SHARE …")
+        if not self.out.startswith("minari:"):
+            check_target(Path(self.out), self.overwrite)
+        options: dict[str, Any] = {
+            "physics": self.physics,
+            "deterministic": self.deterministic,
+            "noise": self.noise,
+            "horizon": self.horizon,
+            "seed": self.seed,
+        }
+        with bar("collecting", self.quiet) as tell:
+            if self.policy:
+                data = collect(self.policy, self.env, self.steps, tell=tell, **options)
+            else:
+                data = collect_mixture(list(map(_share, self.mix)), self.env, self.steps, tell=tell, **options)
+        save(data, self.out, overwrite=self.overwrite)
+        self.say(f"{data!r} written to {self.out}")
+        return {
+            "out": self.out,
+            "episodes": len(data),
+            "transitions": data.transitions,
+            "return_mean": float(data.returns.mean()),
+            "return_std": float(data.returns.std()),
+            "fingerprint": data.fingerprint,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Command):
+    """Train a method on a data set."""
+
+    method: Positional[Literal["bc", "percent-bc", "gaussian-bc"]]
+    """bc: squared error; percent-bc: on the best trajectories only; gaussian-bc: maximum likelihood."""
+    data: Positional[str]
+    """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    out: str
+    """The run directory; the same command goes on with a run that was stopped."""
+    seeds: int = 3
+    """Trained side by side, from --seed on."""
+    steps: int | None = None
+    """Gradient steps."""
+    batch: int | None = None
+    """Transitions a step."""
+    rate: float | None = None
+    """Adam's learning rate."""
+    width: int | None = None
+    """Units of a hidden layer."""
+    depth: int | None = None
+    """Hidden layers."""
+    percent: float | None = None
+    """Clone the best percent of trajectories by return (percent-bc: 10)."""
+    raw: bool = False
+    """Feed observations as they are, not scaled to mean 0 and std 1."""
+    every: int | None = None
+    """Steps between checkpoints; a twentieth of all unless given."""
+    env: str | None = None
+    """Evaluate every checkpoint here; the data set's own environment unless given."""
+    physics: Physics | None = None
+    """Of the simulator; the data set's own unless given."""
+    episodes: int = 10
+    """A seed and checkpoint."""
+    no_evaluation: bool = False
+    """Only train."""
+    horizon: int | None = None
+    """Time limit of the episodes, for a file that records no time-outs."""
+    flatten: bool = False
+    """Put Minari's Dict observations into one vector."""
+    overwrite: bool = False
+    """Begin anew where the directory holds another run."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.formats import load
+        from trajstitch.judge import Judge
+        from trajstitch.methods import train_run
+
+        data = load(self.data, horizon=self.horizon, flatten=self.flatten)
+        env = self.env or data.info.get("env_id")
+        physics = self.physics or data.info.get("physics", "gymnasium")
+        judge = Judge(str(env), str(physics), self.episodes) if env and not self.no_evaluation else None
+        names = ("steps", "batch", "rate", "width", "depth", "percent")
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        with bar(f"training {self.method}", self.quiet) as tell:
+            run, judged = train_run(
+                self.method,
+                data,
+                self.out,
+                seed=self.seed,
+                seeds=self.seeds,
+                every=self.every,
+                judge=judge,
+                overwrite=self.overwrite,
+                tell=tell,
+                scale=not self.raw,
+                **settings,
+            )
+        result: dict[str, Any] = {"out": self.out, "loss": run.metrics()[-1]["loss"]}
+        if judged:
+            self.say(_score_table(self.out, {"last": judged.last.summary(), "best": judged.best.summary()}))
+            result |= judged.summary()
+        else:
+            self.say(f"{self.out}/policy.npz: trained; score it with trajstitch evaluate {self.out} --env ID")
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Command):
+    """Score a run's checkpoints, or one policy file, in the simulator."""
+
+    policy: Positional[str]
+    """A run directory of train, or a policy file."""
+    env: str | None = None
+    """Gymnasium id; for a run, the environment of its data unless given."""
+    physics: Physics | None = None
+    """d4rl: the masses of the simulator that recorded D4RL's data."""
+    episodes: int = 10
+    """A seed and checkpoint."""
+    stochastic: bool = False
+    """Draw actions instead of taking the most likely; for a policy file."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.judge import Judge, judge_run
+        from trajstitch.run import Run
+        from trajstitch.scores import evaluate
+
+        if not Path(self.policy).is_dir():
+            if not self.env:
+                raise InputError("a policy file needs --env, such as --env Hopper-v5")
+            physics = self.physics or "gymnasium"
+            with bar("evaluating", self.quiet) as tell:
+                scores = evaluate(
+                    self.policy,
+                    self.env,
+                    episodes=self.episodes,
+                    physics=physics,
+                    seed=self.seed,
+                    stochastic=self.stochastic,
+                    tell=tell,
+                )
+            self.say(_score_table(self.policy, {"policy": scores.summary()}))
+            return scores.summary()
+        run = Run.existing(self.policy)
+        info = run.settings()["data"]["info"]
+        env = self.env or info.get("env_id")
+        if not env:
+            raise InputError(f"{self.policy}: its data name no environment; give --env, such as --env Hopper-v5")
+        judge = Judge(env, self.physics or info.get("physics", "gymnasium"), self.episodes, 10_000 + self.seed)
+        with bar("evaluating", self.quiet) as tell:
+            judged = judge_run(run, judge, tell)
+        self.say(_score_table(self.policy, {"last": judged.last.summary(), "best": judged.best.summary()}))
+        return judged.summary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Command):
+    """The whole story on embedded data, in minutes."""
+
+    out: str = "runs/demo"
+    """Where its runs go."""
+    steps: int = 8_000
+    """Gradient steps of each policy."""
+    seeds: int = 3
+    """Of each policy."""
+    episodes: int = 10
+    """A seed."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.demo import DemoConfig, demo, line
+        from trajstitch.formats import load
+        from trajstitch.summary import show, summarise
+
+        data = load("demo")
+        if not self.quiet:
+            show(data, summarise(data), "the embedded data")
+        config = DemoConfig(self.steps, self.seeds, self.episodes)
+        scores, seconds = demo(config, self.out, self.seed, self.quiet)
+        self.say(_score_table("cloned from it", {name: score.summary() for name, score in scores.items()}))
+        return line(scores, seconds)
+
+
+def _share(text: str) -> tuple[str, float]:
+    name, _, share = text.rpartition(":")
+    try:
+        value = float(share)
+    except ValueError:
+        raise InputError(f"--mix {text}: write FILE:SHARE, such as medium.npz:0.9") from None
+    return _policy_file(name), value
+
+
+def _policy_file(name: str) -> str:
+    """The file itself, or the file of that name with .npz."""
+    return name if name == "random" or Path(name).exists() else f"{name}.npz"
+
+
+def _score_table(title: str, rows: dict[str, dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    first = next(iter(rows.values()))
+    table = Table(
+        title=f"{title} on {first['env']}, physics {first['physics']}: "
+        f"{first['seeds']} seeds × {first['episodes']} episodes",
+        title_justify="left",
+    )
+    for name in ("", "return", "95% interval", "std over seeds", "normalised", "95% interval", "length"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, row in rows.items():
+        raw, normalised = row["raw"], row["normalised"]
+        table.add_row(
+            name,
+            f"{raw['mean']:.1f}",
+            "{:.1f} – {:.1f}".format(*raw["interval95"]),
+            f"{raw['std_over_seeds']:.1f}",
+            f"{normalised['mean']:.1f}" if normalised else "no reference",
+            "{:.1f} – {:.1f}".format(*normalised["interval95"]) if normalised else "",
+            f"{row['length']:.0f}",
+        )
+    return table
+
+
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "demo": Demo,
+    "inspect": Inspect,
+    "train": Train,
+    "evaluate": Evaluate,
+    "collect": Collect,
+    "convert": Convert,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, and say a user's mistake in one sentence."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        from trajstitch import __version__
+
+        print(f"trajstitch {__version__}")
+        return 0
+    command = tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="trajstitch",
+        description="Better demonstration data by trajectory stitching.",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    try:
+        result = command.run()
+    except InputError as error:
+        print(f"trajstitch: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("trajstitch: stopped", file=sys.stderr)
+        return 130
+    if command.json:
+        print(json_module.dumps(result), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,314 @@
+"""Dataset: trajectories in flat arrays, T steps owning T+1 observations, so no successor can be wrong.
+
+Axis letters, here and everywhere: N transitions, M trajectories, E ensemble members, P policies (seeds),
+B batch, S state, A action, T time, K candidates.
+
+    trajectory      0             1
+    obs       s0 s1 s2 s3 │ s0 s1 s2          N + M rows; trajectory m owns rows start[m]+m … start[m+1]+m
+    action    a0 a1 a2    │ a0 a1             N rows;     trajectory m owns rows start[m]   … start[m+1]-1
+    reward    r0 r1 r2    │ r0 r1
+    start     0             3         5       M + 1 offsets into the transitions
+    terminal  true          false             true: the episode really ended in its last state; false: it was cut
+
+The successor of a step is the next row of `obs`; it is never stored a second time. An observation's row is its
+node id in the stitching graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.errors import InputError
+
+Float = NDArray[np.float32]
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+Info = Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One episode: T+1 observations, T actions and rewards."""
+
+    obs: Float
+    action: Float
+    reward: Float
+    terminal: bool
+
+    def __post_init__(self) -> None:
+        steps = len(self.action)
+        if len(self.obs) != steps + 1 or len(self.reward) != steps:
+            raise InputError(
+                f"a trajectory of {steps} actions needs {steps + 1} observations and {steps} rewards, "
+                f"not {len(self.obs)} and {len(self.reward)}: append the last state of the episode"
+            )
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """M trajectories of N transitions in all, checked when made and read-only from then on."""
+
+    obs: Float  # [N + M, S]
+    action: Float  # [N, A]
+    reward: Float  # [N]
+    start: Int  # [M + 1]
+    terminal: Bool  # [M]
+    info: Info = field(default_factory=dict)  # env_id, physics, reference scores, what loading left out
+
+    def __post_init__(self) -> None:
+        for name, dtype, ndim in _FIELDS:
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
+                raise InputError(f"{name} must be a {ndim}-dimensional {dtype} array, not {_describe(array)}")
+            object.__setattr__(self, name, _frozen(array))
+        object.__setattr__(self, "info", dict(self.info))
+        _check_offsets(self)
+        for name in ("obs", "action", "reward"):
+            check_finite(name, getattr(self, name))
+
+    # -- sizes -------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.terminal)
+
+    @property
+    def transitions(self) -> int:
+        """N."""
+        return len(self.action)
+
+    @property
+    def obs_dim(self) -> int:
+        """S."""
+        return self.obs.shape[1]
+
+    @property
+    def action_dim(self) -> int:
+        """A."""
+        return self.action.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(getattr(self, name).nbytes for name, _, _ in _FIELDS)
+
+    # -- per trajectory and per transition ---------------------------------------------------------------------
+
+    @cached_property
+    def length(self) -> Int:
+        """Steps of each trajectory, [M]."""
+        return np.diff(self.start)
+
+    @cached_property
+    def returns(self) -> NDArray[np.float64]:
+        """Undiscounted return of each trajectory, [M], summed in float64."""
+        return np.add.reduceat(self.reward, self.start[:-1], dtype=np.float64)
+
+    @cached_property
+    def trajectory(self) -> Int:
+        """The trajectory each transition belongs to, [N]."""
+        return np.repeat(np.arange(len(self)), self.length)
+
+    @cached_property
+    def row(self) -> Int:
+        """The row of `obs` each transition starts in, [N]; it ends in `row + 1`."""
+        return np.arange(self.transitions) + self.trajectory
+
+    # -- choosing ----------------------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, which: int | np.integer[Any]) -> Trajectory: ...
+    @overload
+    def __getitem__(self, which: slice | Sequence[int] | NDArray[Any]) -> Dataset: ...
+    def __getitem__(
+        self, which: int | np.integer[Any] | slice | Sequence[int] | NDArray[Any]
+    ) -> Trajectory | Dataset:
+        """A trajectory by number; a Dataset by slice (a view where it can be), list of numbers or mask."""
+        if isinstance(which, (int, np.integer)):
+            m = range(len(self))[int(which)]
+            a, b = self.start[m], self.start[m + 1]
+            return Trajectory(
+                self.obs[a + m : b + m + 1], self.action[a:b], self.reward[a:b], bool(self.terminal[m])
+            )
+        chosen = np.arange(len(self))[which]
+        if not len(chosen):
+            raise InputError("no trajectory is left by this choice; a data set needs at least one")
+        length = self.length[chosen]
+        start = np.concatenate([[0], np.cumsum(length)])
+        if isinstance(which, slice) and which.step in (None, 1):
+            a, b = chosen[0], chosen[-1] + 1
+            step = slice(self.start[a], self.start[b])
+            row = slice(self.start[a] + a, self.start[b] + b)
+            return replace(
+                self,
+                obs=self.obs[row],
+                action=self.action[step],
+                reward=self.reward[step],
+                start=start,
+                terminal=self.terminal[chosen],
+            )
+        step_index = _ranges(self.start[chosen], length)
+        return replace(
+            self,
+            obs=self.obs[_ranges(self.start[chosen] + chosen, length + 1)],
+            action=self.action[step_index],
+            reward=self.reward[step_index],
+            start=start,
+            terminal=self.terminal[chosen],
+        )
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return (self[m] for m in range(len(self)))
+
+    def filter(self, keep: Callable[[Trajectory], bool]) -> Dataset:
+        """The trajectories for which `keep` is true."""
+        return self[np.array([keep(trajectory) for trajectory in self], bool)]
+
+    def top(self, percent: float) -> Dataset:
+        """The best `percent` of trajectories by return, at least one, in their old order; ties by number."""
+        if not 0 < percent <= 100:
+            raise InputError(f"percent must be above 0 and at most 100, not {percent:g}")
+        count = max(1, round(len(self) * percent / 100))
+        return self[np.sort(np.argsort(-self.returns, kind="stable")[:count])]
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two parts by whole trajectories, the first of about `fraction` of them, at least one in each."""
+        if len(self) < 2:
+            raise InputError("one trajectory cannot be split in two parts; give at least two trajectories")
+        count = min(max(round(len(self) * fraction), 1), len(self) - 1)
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self[np.sort(order[:count])], self[np.sort(order[count:])]
+
+    # -- identity ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the contents of every array; `info` does not count."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, _, _ in _FIELDS:
+            array = np.ascontiguousarray(getattr(self, name))
+            digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        returns, length = self.returns, self.length
+        name = f"{self.info['env_id']}: " if "env_id" in self.info else ""
+        return (
+            f"Dataset({name}{len(self):,} trajectories, {self.transitions:,} transitions, "
+            f"obs {self.obs_dim}, action {self.action_dim}, return {returns.mean():.1f} ± {returns.std():.1f}, "
+            f"length {length.min():,}–{length.max():,}, {self.terminal.sum():,} terminal)"
+        )
+
+
+_FIELDS = (
+    ("obs", np.dtype(np.float32), 2),
+    ("action", np.dtype(np.float32), 2),
+    ("reward", np.dtype(np.float32), 1),
+    ("start", np.dtype(np.int64), 1),
+    ("terminal", np.dtype(np.bool_), 1),
+)
+ARRAYS = tuple(name for name, _, _ in _FIELDS)
+
+
+def concatenate(parts: Sequence[Dataset]) -> Dataset:
+    """All trajectories of all parts, in order; `info` keeps what the parts agree on."""
+    if not parts:
+        raise InputError("nothing to concatenate; give at least one data set")
+    for name in ("obs_dim", "action_dim"):
+        if len({getattr(part, name) for part in parts}) > 1:
+            sizes = " and ".join(str(getattr(part, name)) for part in parts)
+            raise InputError(f"data sets of different {name} ({sizes}) cannot be put together")
+    offset = np.cumsum([0] + [part.transitions for part in parts])
+    first = parts[0].info
+    return Dataset(
+        obs=np.concatenate([part.obs for part in parts]),
+        action=np.concatenate([part.action for part in parts]),
+        reward=np.concatenate([part.reward for part in parts]),
+        start=np.concatenate(
+            [part.start[:-1] + base for part, base in zip(parts, offset[:-1], strict=True)] + [offset[-1:]]
+        ),
+        terminal=np.concatenate([part.terminal for part in parts]),
+        info={k: v for k, v in first.items() if all(part.info.get(k) == v for part in parts)},
+    )
+
+
+def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = None) -> Dataset:
+    """A Dataset of these trajectories, numbers converted to float32."""
+    given = list(trajectories)
+    if not given:
+        raise InputError("a data set needs at least one trajectory")
+    return Dataset(
+        obs=np.concatenate([np.asarray(t.obs, np.float32) for t in given]),
+        action=np.concatenate([np.asarray(t.action, np.float32) for t in given]),
+        reward=np.concatenate([np.asarray(t.reward, np.float32) for t in given]),
+        start=np.cumsum([0] + [len(t) for t in given], dtype=np.int64),
+        terminal=np.array([t.terminal for t in given], bool),
+        info=info or {},
+    )
+
+
+def check_finite(name: str, array: NDArray[Any]) -> None:
+    """InputError where a number is nan or inf, naming the first such place and every such column."""
+    flat = array.reshape(-1)
+    with np.errstate(all="ignore"):
+        if np.isfinite(flat @ flat) or np.isfinite(array).all():
+            return  # a finite sum of squares has finite terms, at the speed of memory and with no copy
+    bad = np.argwhere(~np.isfinite(array))
+    place = ", ".join(map(str, bad[0]))
+    columns = ", ".join(map(str, np.unique(bad[:, 1]))) if array.ndim == 2 else ""
+    raise InputError(
+        f"{name}[{place}] is {array[tuple(bad[0])]}, one of {len(bad)} values that are not finite"
+        f"{f' (columns {columns})' if columns else ''}; remove those episodes or mend the values"
+    )
+
+
+def _check_offsets(data: Dataset) -> None:
+    start, steps, many = data.start, len(data.action), len(data.terminal)
+    if many < 1 or len(start) != many + 1:
+        raise InputError(
+            f"start has {len(start)} offsets for {many} trajectories; it needs one more than trajectories, "
+            "of which there must be at least one"
+        )
+    if start[0] != 0 or start[-1] != steps:
+        raise InputError(
+            f"start runs from {start[0]} to {start[-1]}; it must run from 0 to the {steps} transitions"
+        )
+    if (short := np.flatnonzero(np.diff(start) < 1)).size:
+        raise InputError(f"trajectory {short[0]} has no step; every trajectory needs at least one: remove it")
+    if len(data.reward) != steps:
+        raise InputError(f"reward has {len(data.reward)} rows for {steps} actions; they must be equal")
+    if len(data.obs) != steps + many:
+        raise InputError(
+            f"obs has {len(data.obs)} rows; {steps} transitions in {many} trajectories need {steps + many}: "
+            "each trajectory owns its last state too"
+        )
+    if not data.obs.shape[1] or not data.action.shape[1]:
+        raise InputError("obs and action need at least one column each")
+
+
+def _ranges(begin: Int, length: Int) -> Int:
+    """begin[i], begin[i]+1, … length[i] numbers of each, one after another."""
+    ends = np.cumsum(length)
+    return np.arange(ends[-1]) + np.repeat(begin - (ends - length), length)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    return type(value).__name__

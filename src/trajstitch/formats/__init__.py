@@ -1,0 +1,72 @@
+"""Data sets by name: D4RL HDF5, npz, Minari and our own memory-mapped folder, all to and from `Dataset`.
+
+hopper.hdf5  hopper.h5       D4RL's layout
+hopper.npz                   D4RL's keys or ours, never pickled
+hopper.traj                  ours: a folder of .npy files, memory-mapped
+d4rl:hopper-medium-v2        downloaded once, then read from the cache
+minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder
+demo                         the data inside this package
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from trajstitch.data import Dataset
+from trajstitch.errors import InputError
+from trajstitch.progress import Tell, silent
+
+_BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "folder"}
+
+
+def load(source: str | Path, *, horizon: int | None = None, flatten: bool = False, tell: Tell = silent) -> Dataset:
+    """Read a data set by path or name (see the module's list).
+
+    `horizon` cuts episodes of a file that records no time-outs; `flatten` turns Minari's Dict observations into
+    vectors.
+    """
+    name = str(source)
+    if name == "demo":
+        return load(Path(__file__).parent.parent / "assets" / "demo.npz")
+    if name.startswith("d4rl:"):
+        from trajstitch.formats.download import fetch_d4rl
+
+        return fetch_d4rl(name.removeprefix("d4rl:"), tell)
+    path = Path(name)
+    if name.startswith("minari:") or _is_minari_folder(path):
+        return _module("minari").read(name, flatten=flatten, tell=tell)
+    if not path.exists():
+        raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID or demo")
+    reader = _module(_format(path))
+    try:
+        if reader.__name__.endswith(("d4rl", "npz")):
+            return reader.read(path, horizon=horizon)
+        return reader.read(path)
+    except InputError as error:
+        raise error.within(path) from error
+
+
+def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
+    """Write a data set in the format its name asks for; it appears whole or not at all."""
+    name = str(target)
+    if name.startswith("d4rl:") or name == "demo":
+        raise InputError(f"{name} is read-only; give a file name such as data.hdf5")
+    module = _module("minari" if name.startswith("minari:") else _format(Path(name)))
+    module.write(data, name, overwrite=overwrite)
+
+
+def _format(path: Path) -> str:
+    if path.suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[path.suffix]
+    endings = ", ".join(_BY_SUFFIX)
+    raise InputError(f"{path}: the ending {path.suffix or '(none)'} names no format; known are {endings}")
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"trajstitch.formats.{name}")
+
+
+def _is_minari_folder(path: Path) -> bool:
+    return (path / "data" / "metadata.json").exists() or (path / "data" / "main_data.hdf5").exists()

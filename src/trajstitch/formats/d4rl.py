@@ -1,0 +1,228 @@
+"""D4RL's HDF5 layout, every variant of it, to and from `Dataset`; the same keys serve npz.
+
+A D4RL file is one long table of transitions in which episodes follow one another:
+
+    observations  s0 s1 s2 │ s0 s1        the successor of the row before a │ is NOT the row after it
+    next_obs…     s1 s2 s3 │ s1 s2        not in every file
+    terminals      0  0  1 │  0  0        the episode ended
+    timeouts       0  0  0 │  0  1        the episode was cut; not in every file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Bool, Dataset, Float, Info, check_finite
+from trajstitch.errors import InputError
+from trajstitch.files import replacing
+
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+OPTIONAL = ("next_observations", "timeouts")
+_NDIM = {"observations": 2, "next_observations": 2, "actions": 2}
+_NOISE = 1e-3  # a successor within this share of a column's std of the next row is that row, rounded
+
+
+def read(path: Path, horizon: int | None = None) -> Dataset:
+    """Read a D4RL file; what could not be kept is counted in `info` (`dropped_steps`, `split_by`, …)."""
+    if not h5py.is_hdf5(path):
+        raise InputError("this is not an HDF5 file, or it is empty; check the download")
+    try:
+        with h5py.File(path, "r") as file:
+            names = [name for name in REQUIRED + OPTIONAL if isinstance(file.get(name), h5py.Dataset)]
+            table = {name: _read_array(name, file[name]) for name in names}
+            info = {k: v for k, v in file.attrs.items() if isinstance(v, str | int | float | bool)}
+            info |= {k: v.item() for k, v in file.attrs.items() if isinstance(v, np.generic)}
+    except OSError as error:
+        raise InputError(f"this HDF5 file is truncated or damaged; copy it again ({error})") from error
+    return from_table(table, info, horizon)
+
+
+def write(data: Dataset, target: str, overwrite: bool = False) -> None:
+    """Write D4RL's layout, uncompressed, `info` as attributes of the file."""
+    with replacing(target, overwrite) as part:
+        try:
+            with h5py.File(part, "w") as file:
+                for name, array in to_table(data).items():
+                    file.create_dataset(name, data=array)
+                file.attrs.update(data.info)
+        except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
+            raise OSError(str(error)) from error
+
+
+def to_table(data: Dataset) -> dict[str, NDArray[Any]]:
+    """D4RL's keys; every cut is a time-out."""
+    terminals, timeouts = np.zeros((2, data.transitions), bool)
+    last = data.start[1:] - 1
+    terminals[last] = data.terminal
+    timeouts[last] = ~data.terminal
+    return {
+        "observations": data.obs[data.row],
+        "next_observations": data.obs[data.row + 1],
+        "actions": data.action,
+        "rewards": data.reward,
+        "terminals": terminals,
+        "timeouts": timeouts,
+    }
+
+
+def from_table(table: Mapping[str, NDArray[Any]], info: Info, horizon: int | None = None) -> Dataset:
+    """A Dataset of the arrays of a D4RL file; no step can cross an episode's end."""
+    checked = _check_table(table)
+    cut = _find_ends(checked, horizon)
+    obs, successor = checked["observations"], checked.get("next_observations")
+    last = np.flatnonzero(cut.end)
+    ended = checked["terminals"][last]
+    note = dict(info) | cut.note
+    if successor is None:
+        # The state after an episode's last step was never recorded: that step goes, its episode's end stays.
+        keep = ~cut.end
+        length = np.diff(last, prepend=-1) - 1
+        whole = length > 0
+        note["dropped_steps"] = len(last)
+        if dropped := int((~whole).sum()):
+            note["dropped_episodes"] = dropped
+        if not whole.any():
+            raise InputError("no episode has two steps and next_observations is missing, so none has a successor")
+        # What is left of an episode of T steps is its T states and the T-1 steps between them.
+        rows = np.ones(len(obs), bool)
+        rows[last[~whole]] = False
+        return Dataset(
+            obs=obs[rows] if dropped else obs,
+            action=checked["actions"][keep],
+            reward=checked["rewards"][keep],
+            start=np.concatenate([[0], np.cumsum(length[whole])]),
+            terminal=ended[whole],
+            info=note,
+        )
+    states = np.empty((len(obs) + len(last), obs.shape[1]), np.float32)
+    begin = 0
+    for m, end in enumerate(last + 1):  # a slice a time is ten times faster than a mask over the rows
+        states[begin + m : end + m] = obs[begin:end]
+        begin = end
+    states[last + np.arange(len(last)) + 1] = successor[last]
+    return Dataset(
+        obs=states,
+        action=checked["actions"],
+        reward=checked["rewards"],
+        start=np.concatenate([[0], last + 1]),
+        terminal=ended,
+        info=note,
+    )
+
+
+# -- reading and checking one array ----------------------------------------------------------------------------
+
+
+def _read_array(name: str, source: h5py.Dataset) -> NDArray[Any]:
+    """Read straight into float32 where the file holds wider numbers, so there is no second copy."""
+    if source.dtype.kind == "f" and name not in ("terminals", "timeouts"):
+        array = np.empty(source.shape, np.float32)
+        if array.size:
+            source.read_direct(array)
+        return array
+    return np.asarray(source[()])
+
+
+def _check_table(table: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Every array in its own shape and dtype, all of one length, all numbers finite."""
+    for name in REQUIRED:
+        if name not in table:
+            raise InputError(f"the key {name!r} is missing; a D4RL file needs {', '.join(REQUIRED)}")
+    checked = {name: _check_array(name, table[name]) for name in REQUIRED + OPTIONAL if name in table}
+    steps = len(checked["actions"])
+    if not steps:
+        raise InputError("the file holds no transition")
+    for name, array in checked.items():
+        if len(array) != steps:
+            raise InputError(f"{name} has {len(array)} rows but actions has {steps}; they must be equal")
+    if "next_observations" in checked and checked["next_observations"].shape != checked["observations"].shape:
+        raise InputError("next_observations and observations have different numbers of columns")
+    return checked
+
+
+def _check_array(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind not in "bfiu":
+        raise InputError(f"{name} holds {array.dtype}, not numbers")
+    ndim = _NDIM.get(name, 1)
+    if ndim == 1 and array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]  # old files have rewards of shape (N, 1)
+    if array.ndim != ndim:
+        remedy = "flatten each observation to a vector" if ndim == 2 else "give one number a step"
+        raise InputError(f"{name} has {array.ndim} dimensions {array.shape}, not {ndim}; {remedy}")
+    if name == "actions" and array.dtype.kind != "f":
+        raise InputError(
+            f"actions are {array.dtype}; only continuous (float) actions can be used: if these are continuous "
+            "values, convert them to float32"
+        )
+    if name in ("terminals", "timeouts"):
+        if not np.isin(array, (0, 1)).all():
+            raise InputError(f"{name} must hold only 0 and 1 (or false and true)")
+        return array.astype(bool, copy=False)
+    array = np.ascontiguousarray(array, np.float32)
+    check_finite(name, array)
+    return array
+
+
+# -- where episodes end ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Which steps are the last of their episode, [N], and what a user should know of how that was found."""
+
+    end: Bool
+    note: dict[str, str | int]
+
+
+def _find_ends(table: Mapping[str, NDArray[Any]], horizon: int | None) -> Ends:
+    terminal = table["terminals"]
+    successor = table.get("next_observations")
+    end = terminal.copy()
+    note: dict[str, str | int] = {}
+    if "timeouts" in table:
+        end |= table["timeouts"]
+    elif horizon is not None:
+        end |= _every(horizon, terminal)
+        note["split_by"] = f"horizon {horizon}"
+    elif successor is not None:
+        note["split_by"] = "discontinuity"
+    else:
+        raise InputError(
+            "the key 'timeouts' is missing and so is 'next_observations', so where episodes were cut is unknown; "
+            "give the time limit with --horizon, such as --horizon 1000"
+        )
+    if successor is not None:
+        jump = _jumps(table["observations"], successor)
+        unmarked = int((jump & ~end[:-1]).sum())
+        if "timeouts" in table and unmarked:
+            note["unmarked_cuts"] = unmarked  # the file calls these steps successive, its own arrays say otherwise
+        end[:-1] |= jump
+    end[-1] = True  # a file may stop inside an episode
+    return Ends(end, note)
+
+
+def _every(horizon: int, terminal: Bool) -> Bool:
+    """Every horizon-th step since the last terminal one."""
+    if horizon < 1:
+        raise InputError(f"horizon must be at least 1, not {horizon}")
+    index = np.arange(len(terminal))
+    begin = np.maximum.accumulate(np.where(np.concatenate([[True], terminal[:-1]]), index, 0))
+    return (index - begin + 1) % horizon == 0
+
+
+def _jumps(obs: Float, successor: Float) -> Bool:
+    """Where the recorded successor is not the next row, [N-1]."""
+    jump = np.zeros(len(obs) - 1, bool)
+    jump[np.flatnonzero(successor[:-1] != obs[1:]) // obs.shape[1]] = True
+    if jump.any():
+        rows = np.flatnonzero(jump)
+        noise = _NOISE * obs.std(0) + 1e-6
+        jump[rows] = (np.abs(successor[rows] - obs[rows + 1]) > noise).any(1)
+    return jump

@@ -1,0 +1,39 @@
+"""Our own form: a folder `name.traj` of one .npy file per array, read by memory map, so it opens at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from trajstitch.data import ARRAYS, Dataset
+from trajstitch.errors import InputError
+from trajstitch.files import replacing
+
+
+def read(path: Path) -> Dataset:
+    """Map the arrays; only what is used is ever read into memory."""
+    arrays = {}
+    for name in ARRAYS:
+        file = path / f"{name}.npy"
+        if not file.exists():
+            raise InputError(f"{file.name} is missing; a .traj folder holds {', '.join(ARRAYS)} as .npy files")
+        try:
+            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise InputError(f"{file.name} is truncated or not a plain .npy array; copy it again") from error
+    info = path / "info.json"
+    return Dataset(**arrays, info=json.loads(info.read_text()) if info.exists() else {})
+
+
+def write(data: Dataset, target: str, overwrite: bool = False) -> None:
+    """Write the folder, in one rename."""
+    old = Path(target)
+    if old.is_dir() and any(old.iterdir()) and not (old / "obs.npy").exists():
+        raise InputError(f"{target} is a folder of something else; choose another name")
+    with replacing(target, overwrite) as part:
+        part.mkdir()
+        for name in ARRAYS:
+            np.save(part / f"{name}.npy", getattr(data, name))
+        (part / "info.json").write_text(json.dumps(dict(data.info), indent=2) + "\n")

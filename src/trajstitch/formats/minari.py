@@ -1,0 +1,466 @@
+"""Minari data sets, by id or folder, to and from `Dataset`, without a step of Python per step of data.
+
+    data/metadata.json       spaces, environment, reference scores, authors …
+    data/main_data.hdf5      a group per episode:  observations [T+1, S]  actions [T, A]  rewards  terminations …
+    data/0/part-0.arrow …    or a folder per episode, of one table (.parquet too), whose last row is padding but
+                             for its observation
+
+A Dict observation is flattened on request, as gymnasium.spaces.flatten does it: leaves in sorted order of keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Dataset, Info, Int, check_finite
+from trajstitch.errors import InputError
+from trajstitch.files import replacing
+from trajstitch.progress import Tell
+
+Column = tuple[str, ...]  # the way to an array of an episode, such as ("observations", "achieved_goal")
+Space = Mapping[str, Any]  # as Minari writes it in metadata.json
+
+# Of the data, not about them, or made anew when written; all other plain metadata go to and from `info`.
+_OWN = frozenset(
+    {"dataset_id", "total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding"}
+    | {"minari_version", "observation_space", "action_space", "combined_datasets"}
+)
+_LISTS = {"author": "; ", "author_email": "; ", "requirements": "\n"}  # and what separates them in `info`
+_TEXTS = ("algorithm_name", "code_permalink")  # Minari insists
+
+
+def read(name: str, flatten: bool, tell: Tell) -> Dataset:
+    """Read `minari:ID`, downloaded if it is not local, or the folder that holds a data set's `data`."""
+    try:
+        folder = _local(name.removeprefix("minari:"), tell) if name.startswith("minari:") else Path(name)
+        metadata = _read_metadata(folder / "data")
+        leaves = _observation_leaves(metadata["observation_space"], flatten)
+        _check_action(metadata["action_space"])
+        with _episodes(folder / "data", metadata) as episodes:
+            return _read_episodes(episodes, leaves, metadata, tell)
+    except InputError as error:
+        raise error.within(name) from error
+
+
+def write(data: Dataset, name: str, overwrite: bool = False) -> None:
+    """Write `minari:ID` among Minari's own data sets, or a folder whose name is the id; a cut is a truncation.
+
+    `info` becomes metadata. The environment is never made: its spec is what `info` has, or is looked up by env_id.
+    """
+    minari = _import_minari()
+    by_id = name.startswith("minari:")
+    dataset_id = name.removeprefix("minari:") if by_id else Path(name).name
+    _check_id(dataset_id)
+    target = _root() / dataset_id if by_id else Path(name)
+    if target.exists() and not (target / "data").exists():
+        raise InputError(f"{name}: {target} is there and is no data set; choose another id")
+    with replacing(target, overwrite) as part:
+        _write_episodes(data, dataset_id, part / "data")
+        try:
+            minari.MinariDataset(part / "data")
+        except Exception as error:  # whatever Minari would raise when it is loaded, it is raised now
+            raise InputError(f"{name}: Minari would not load this ({error}); mend data.info") from error
+    if by_id and "/" in dataset_id:
+        _make_namespace(dataset_id.rpartition("/")[0])
+
+
+# -- finding ---------------------------------------------------------------------------------------------------
+
+
+def _import_minari() -> ModuleType:
+    try:
+        return importlib.import_module("minari")
+    except ImportError as error:
+        raise InputError('Minari is not installed; run pip install "trajstitch[minari]"') from error
+
+
+def _check_id(dataset_id: str) -> None:
+    parse = importlib.import_module("minari.dataset.minari_dataset").parse_dataset_id
+    try:
+        parse(dataset_id)
+    except (ValueError, TypeError) as error:  # TypeError: no version
+        raise InputError(
+            f"{dataset_id!r} is no Minari id; an id is NAME-vNUMBER, or SPACE/NAME-vNUMBER, of letters, digits, "
+            "- and _, such as mujoco/hopper/medium-v0"
+        ) from error
+
+
+def _root() -> Path:
+    try:
+        root: Path = importlib.import_module("minari.storage.datasets_root_dir").get_dataset_path()
+    except OSError as error:
+        raise InputError(
+            f"Minari's data folder cannot be made ({error}); set MINARI_DATASETS_PATH to another"
+        ) from error
+    return root
+
+
+def _local(dataset_id: str, tell: Tell) -> Path:
+    """The data set's folder, downloaded by Minari if it is not there."""
+    minari = _import_minari()
+    _check_id(dataset_id)
+    folder = _root() / dataset_id
+    if (folder / "data").exists():
+        return folder
+    tell(0, 1, f"Minari downloads {dataset_id}")
+    try:
+        with _quiet():
+            minari.download_dataset(dataset_id)
+    except ImportError as error:
+        raise InputError(
+            f'it is not in {folder}, and to download it pip install "minari[hf]" is needed ({error})'
+        ) from error
+    except Exception as error:  # Minari passes on what its remote storage raises, of many kinds
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"it is not in {folder} and could not be downloaded ({why}); check the id and the connection, or run "
+            f"`minari download {dataset_id}` where there is one and copy its folder there"
+        ) from error
+    return folder
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What Minari prints, and its advice on newer versions, is not for our users."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari")
+        yield
+
+
+# -- metadata and spaces ---------------------------------------------------------------------------------------
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    """The metadata, with the two spaces as dicts."""
+    try:
+        metadata: dict[str, Any] = json.loads((folder / "metadata.json").read_text())
+        for name in ("observation_space", "action_space"):
+            metadata[name] = json.loads(metadata[name])
+        metadata["total_episodes"] = int(metadata["total_episodes"])
+    except FileNotFoundError as error:
+        raise InputError("there is no data/metadata.json in it; give the folder that holds data") from error
+    except KeyError as error:
+        raise InputError(f"{error} is missing in data/metadata.json; write it anew with Minari 0.5") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"data/metadata.json is damaged ({error}); copy or download it again") from error
+    return metadata
+
+
+def _observation_leaves(space: Space, flatten: bool) -> dict[Column, tuple[int, ...]]:
+    """The shape of each array that an observation consists of, in the order they are put together."""
+    if space["type"] == "Dict" and not flatten:
+        keys = ", ".join(sorted(space["subspaces"]))
+        raise InputError(f"its observations are a Dict of {keys}; pass --flatten to put them in one vector")
+    if len(space.get("shape", ())) > 1 and not flatten:
+        raise InputError(f"its observations have the shape {space['shape']}; pass --flatten to make them vectors")
+    return dict(_leaves(("observations",), space))
+
+
+def _leaves(column: Column, space: Space) -> Iterator[tuple[Column, tuple[int, ...]]]:
+    if space["type"] == "Dict":
+        for key in sorted(space["subspaces"]):
+            yield from _leaves((*column, key), space["subspaces"][key])
+        return
+    name = "/".join(column)
+    if space["type"] != "Box":
+        raise InputError(f"{name} is {space['type']}; only Box observations of floats can be used")
+    if space["dtype"] == "uint8" or len(space["shape"]) > 2:
+        raise InputError(f"{name} is an image of shape {space['shape']}; only vectors can be used")
+    if np.dtype(space["dtype"]).kind != "f":
+        raise InputError(f"{name} is a Box of {space['dtype']}; only Box observations of floats can be used")
+    yield column, tuple(space["shape"])
+
+
+def _check_action(space: Space) -> None:
+    if space["type"] != "Box" or np.dtype(space["dtype"]).kind != "f" or len(space["shape"]) != 1:
+        kind = f"Box of {space['dtype']} of shape {space['shape']}" if space["type"] == "Box" else space["type"]
+        raise InputError(f"its actions are {kind}; only continuous actions, a vector of floats, can be used")
+
+
+def _info(metadata: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """All plain metadata, under their own names, and the action's bounds."""
+    info = {k: v for k, v in metadata.items() if k not in _OWN and isinstance(v, str | int | float | bool)}
+    for name, separator in _LISTS.items():
+        if isinstance(entries := metadata.get(name), list) and entries:
+            # Minari keeps authors as sets, in no order
+            info[name] = separator.join(entries if name == "requirements" else sorted(entries))
+    if "env_spec" in info:
+        try:
+            info["env_id"] = str(json.loads(str(info["env_spec"]))["id"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError("env_spec in data/metadata.json is damaged; copy or download it again") from error
+    info.setdefault("source", f"minari:{metadata['dataset_id']}")
+    info["action_space"] = _serialise(*_bounds(metadata["action_space"]))
+    return info
+
+
+def _bounds(space: Space) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # the largest float64 is float32's infinity
+        return np.array([space["low"], space["high"]]).astype(np.float32)
+
+
+def _serialise(low: NDArray[np.float32], high: NDArray[np.float32]) -> str:
+    """A Box as Minari writes it."""
+    space = {"type": "Box", "dtype": "float32", "shape": list(low.shape)}
+    return json.dumps(space | {"low": low.tolist(), "high": high.tolist()})
+
+
+# -- reading episodes ------------------------------------------------------------------------------------------
+
+
+class Episodes(Protocol):
+    """How one kind of storage is read."""
+
+    def steps(self, episode: int) -> int:
+        """T of an episode."""
+
+    def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
+        """Read arrays of an episode into the rows that are theirs, converted to their dtype."""
+
+
+def _read_episodes(
+    episodes: Episodes, leaves: Mapping[Column, tuple[int, ...]], metadata: Mapping[str, Any], tell: Tell
+) -> Dataset:
+    many = metadata["total_episodes"]
+    if not many:
+        raise InputError("it holds no episode")
+    length = np.array([episodes.steps(m) for m in range(many)])
+    if (empty := np.flatnonzero(length < 1)).size:
+        raise InputError(f"episode {empty[0]} has no step; every episode needs at least one: remove it")
+    start = np.concatenate([[0], np.cumsum(length)])
+    steps = start[-1]
+    obs = {column: np.empty((steps + many, *shape), np.float32) for column, shape in leaves.items()}
+    action = np.empty((steps, *metadata["action_space"]["shape"]), np.float32)
+    reward = np.empty(steps, np.float32)
+    ended = np.empty(steps, bool)
+    step_columns: dict[Column, NDArray[Any]] = {
+        ("actions",): action,
+        ("rewards",): reward,
+        ("terminations",): ended,
+    }
+    for m in range(many):
+        episodes.fill(m, _rows(m, start, obs, step_columns))
+        if m % 64 == 63 or m + 1 == many:
+            tell(m + 1, many, "episodes")
+    flat = [array.reshape(len(array), -1) for array in obs.values()]
+    info = _info(metadata)
+    if list(leaves) != [("observations",)]:
+        info["flattened"] = ", ".join("/".join(column[1:]) for column in leaves)
+    try:
+        return Dataset(
+            obs=flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1),
+            action=action,
+            reward=reward,
+            start=start,
+            terminal=ended[start[1:] - 1],
+            info=info,
+        )
+    except InputError:  # a number that is not finite: find its episode
+        for m in range(many):
+            for column, rows in _rows(m, start, obs, step_columns).items():
+                _check_episode(m, column, rows)
+        raise
+
+
+def _rows(m: int, start: Int, obs: Mapping[Column, Any], steps: Mapping[Column, Any]) -> dict[Column, Any]:
+    """Episode m's own rows of every array."""
+    a, b = start[m], start[m + 1]
+    rows = {column: array[a + m : b + m + 1] for column, array in obs.items()}
+    return rows | {column: array[a:b] for column, array in steps.items()}
+
+
+def _check_episode(m: int, column: Column, rows: NDArray[Any]) -> None:
+    try:
+        check_finite("/".join(column), rows)
+    except InputError as error:
+        raise error.within(f"episode {m}") from error
+
+
+@contextlib.contextmanager
+def _episodes(folder: Path, metadata: Mapping[str, Any]) -> Iterator[Episodes]:
+    kind = metadata.get("data_format", "hdf5")
+    if kind == "hdf5":
+        try:
+            file = h5py.File(folder / "main_data.hdf5", "r")
+        except OSError as error:
+            raise InputError(
+                f"data/main_data.hdf5 is missing or damaged ({error}); copy or download it again"
+            ) from error
+        with file:
+            yield Hdf5Episodes(file)
+    elif kind in ("arrow", "parquet"):
+        try:
+            arrow = importlib.import_module("pyarrow.dataset")
+        except ImportError as error:
+            raise InputError(f'its storage is {kind}; run pip install "minari[arrow]"') from error
+        yield ArrowEpisodes(folder, kind, arrow)
+    else:
+        raise InputError(f"its storage is {kind!r}; known are hdf5, arrow and parquet")
+
+
+class Hdf5Episodes:
+    """All episodes in one file; HDF5's own layer is used, which halves the time of many short episodes."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file.id
+
+    def steps(self, episode: int) -> int:
+        """T of an episode."""
+        return int(self._open(episode, ("rewards",)).get_space().get_simple_extent_npoints())
+
+    def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
+        """Read arrays of an episode into the rows that are theirs."""
+        for column, out in rows.items():
+            source = self._open(episode, column)
+            _check_shape(episode, column, source.shape, out.shape)
+            try:
+                source.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+            except (OSError, TypeError) as error:
+                raise _unreadable(episode, "/".join(column), error) from error
+
+    def _open(self, episode: int, column: Column) -> Any:
+        try:
+            return h5py.h5d.open(self._file, "/".join((f"episode_{episode}", *column)).encode())
+        except (KeyError, OSError, TypeError) as error:
+            raise _unreadable(episode, "/".join(column), error) from error
+
+
+class ArrowEpisodes:
+    """A folder of table files per episode; the last row pads everything but the observation."""
+
+    def __init__(self, folder: Path, kind: str, arrow: ModuleType) -> None:
+        self._folder, self._kind, self._arrow = folder, kind, arrow
+
+    def steps(self, episode: int) -> int:
+        """T of an episode."""
+        try:
+            return int(self._dataset(episode).count_rows()) - 1
+        except (OSError, ValueError) as error:
+            raise _unreadable(episode, "its table", error) from error
+
+    def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
+        """Read arrays of an episode into the rows that are theirs."""
+        names = list(dict.fromkeys(column[0] for column in rows))
+        try:
+            table = self._dataset(episode).to_table(columns=names).combine_chunks()
+        except (OSError, ValueError) as error:
+            raise _unreadable(episode, ", ".join(names), error) from error
+        for column, out in rows.items():
+            try:
+                array = table[column[0]].chunk(0)
+                for key in column[1:]:
+                    array = array.field(key)
+                flat = array.flatten() if column[0] in ("observations", "actions") else array
+                numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *out.shape[1:])
+                with np.errstate(over="ignore"):  # what is too large for float32 is found when it is checked
+                    out[...] = numbers[: len(out)]
+            except (KeyError, ValueError) as error:
+                raise _unreadable(episode, "/".join(column), error) from error
+
+    def _dataset(self, episode: int) -> Any:
+        hidden = ["_", ".", "metadata.json"]
+        try:
+            return self._arrow.dataset(self._folder / str(episode), format=self._kind, ignore_prefixes=hidden)
+        except (OSError, ValueError) as error:
+            raise _unreadable(episode, "its table", error) from error
+
+
+def _unreadable(episode: int, what: str, error: Exception) -> InputError:
+    return InputError(f"episode {episode}: {what} cannot be read ({error}); copy or download it again")
+
+
+def _check_shape(episode: int, column: Column, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if shape != wanted:
+        raise InputError(
+            f"episode {episode}: {'/'.join(column)} has the shape {shape}, and {wanted} goes with its rewards and "
+            "the space; remove it or write it anew"
+        )
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+
+def _write_episodes(data: Dataset, dataset_id: str, folder: Path) -> None:
+    from gymnasium.spaces import Box
+
+    storage_type = importlib.import_module("minari.dataset.minari_storage").MinariStorage
+    folder.mkdir(parents=True)
+    low, high = _action_bounds(data)
+    try:
+        storage = storage_type.new(
+            folder,
+            observation_space=Box(-np.inf, np.inf, (data.obs_dim,), np.float32),
+            action_space=Box(low, high, dtype=np.float32),
+            data_format="hdf5",
+        )
+        storage.update_metadata(_metadata(data.info, dataset_id))
+        storage.update_episodes(_buffers(data))
+    except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
+        raise OSError(str(error)) from error
+
+
+def _buffers(data: Dataset) -> Iterable[Any]:
+    buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
+    for trajectory in data:
+        terminations, truncations = np.zeros((2, len(trajectory)), bool)
+        terminations[-1], truncations[-1] = trajectory.terminal, not trajectory.terminal
+        yield buffer(
+            observations=trajectory.obs,
+            actions=trajectory.action,
+            rewards=trajectory.reward,
+            terminations=terminations,
+            truncations=truncations,
+            infos={},
+        )
+
+
+def _metadata(info: Info, dataset_id: str) -> dict[str, Any]:
+    """`info` as Minari's metadata; only what Minari says of the arrays themselves is left out."""
+    metadata: dict[str, Any] = {k: v for k, v in info.items() if k not in _OWN}
+    metadata |= {"dataset_id": dataset_id, "minari_version": _import_minari().__version__}
+    for name, separator in _LISTS.items():
+        if name in metadata:
+            entries = str(metadata[name]).split(separator)
+            metadata[name] = entries if name == "requirements" else set(entries)
+    metadata |= {name: str(metadata[name]) for name in _TEXTS if name in metadata}
+    if "env_spec" not in metadata and "env_id" in metadata:
+        from gymnasium.envs.registration import registry
+
+        # Looked up, not made. An id that is not registered here, or made by a function, stays env_id alone.
+        if (spec := registry.get(str(metadata["env_id"]))) is not None:
+            with contextlib.suppress(TypeError, ValueError):
+                metadata["env_spec"] = spec.to_json()
+    return metadata
+
+
+def _action_bounds(data: Dataset) -> NDArray[np.float32]:
+    """The bounds the data came with, if they hold; otherwise ±1, or what the data need."""
+    smallest, largest = data.action.min(0), data.action.max(0)
+    if (given := data.info.get("action_space")) is not None:
+        try:
+            bounds = _bounds(json.loads(str(given)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"info['action_space'] is no Box as Minari writes it ({error})") from error
+        if bounds.shape == (2, data.action_dim) and (bounds[0] <= smallest).all() and (largest <= bounds[1]).all():
+            return bounds
+    limit = np.maximum(1, np.maximum(-smallest, largest))
+    return np.stack([-limit, limit])
+
+
+def _make_namespace(namespace: str) -> None:
+    """What Minari itself keeps of the folders above a data set."""
+    module = importlib.import_module("minari.namespace")
+    if namespace not in module.list_local_namespaces():
+        module.create_namespace(namespace)

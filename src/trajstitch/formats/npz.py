@@ -1,0 +1,57 @@
+"""npz: our arrays under our own names, or a table under D4RL's keys; never pickled."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import ARRAYS, Dataset
+from trajstitch.errors import InputError
+from trajstitch.files import replacing
+from trajstitch.formats.d4rl import OPTIONAL, REQUIRED, from_table
+
+_INFO = "info_json"
+
+
+def read(path: Path, horizon: int | None = None) -> Dataset:
+    """Read either kind, told apart by its keys."""
+    table = read_arrays(path)
+    info = json.loads(str(table.pop(_INFO, "{}")))
+    if "obs" in table:
+        if missing := [name for name in ARRAYS if name not in table]:
+            raise InputError(f"the key {missing[0]!r} is missing; our own npz holds {', '.join(ARRAYS)}")
+        return Dataset(**{name: table[name] for name in ARRAYS}, info=info)
+    return from_table({name: table[name] for name in REQUIRED + OPTIONAL if name in table}, info, horizon)
+
+
+def write(data: Dataset, target: str, overwrite: bool = False) -> None:
+    """Write our own names, uncompressed."""
+    write_arrays(target, {name: getattr(data, name) for name in ARRAYS}, data.info, overwrite)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an npz file, or a sentence on what is wrong with it."""
+    if not zipfile.is_zipfile(path):
+        raise InputError("this is not an npz file, or it is empty or truncated; copy it again")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except ValueError as error:
+        if "pickle" in str(error).lower():
+            raise InputError(
+                "this npz holds Python objects, which are never loaded; save plain number arrays"
+            ) from error
+        raise InputError(f"this npz file is damaged ({error})") from error
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise InputError(f"this npz file is damaged; copy it again ({error})") from error
+
+
+def write_arrays(target: str | Path, arrays: dict[str, Any], info: Any, overwrite: bool = False) -> None:
+    """Write arrays and a JSON-able note beside them to one npz file."""
+    with replacing(target, overwrite) as part, part.open("wb") as file:
+        np.savez(file, **{**arrays, _INFO: np.array(json.dumps(dict(info)))})

@@ -1,0 +1,102 @@
+"""Play: policies and batched environments together, episode by episode, for scores and for new data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Float, Trajectory
+from trajstitch.envs import Env
+from trajstitch.errors import InputError
+from trajstitch.policy import Policy, act_all, stacked
+
+Act = Callable[[Float], NDArray[Any]]  # observations [B, S] of all environments -> actions [B, A]
+
+
+def play(env: Env, act: Act, seeds: Iterable[int]) -> Iterator[tuple[int, Trajectory]]:
+    """Play one episode for each seed, `env.count` at a time, and yield (number, episode) as they end.
+
+    Episode i starts from the i-th seed. An environment that is done takes the next seed; it rests when there is
+    none. Whoever wants an unbiased sample keeps the first k numbers, not the first k to end: short ones end first.
+    """
+    waiting = enumerate(seeds)
+    number = np.full(env.count, -1)  # which episode each environment plays; -1: none
+    clock = np.zeros(env.count, int)
+    obs = np.zeros((env.count, env.obs_dim), np.float32)
+    past_obs = np.zeros((env.count, env.horizon + 1, env.obs_dim), np.float32)
+    past_action = np.zeros((env.count, env.horizon, len(env.action_low)), np.float32)
+    past_reward = np.zeros((env.count, env.horizon), np.float32)
+
+    def begin(free: NDArray[Any]) -> None:
+        """Start the next waiting episodes in the environments `free`."""
+        taken = list(zip(free, waiting, strict=False))
+        number[free] = -1
+        if taken:
+            index = np.array([b for b, _ in taken])
+            number[index] = [i for _, (i, _) in taken]
+            clock[index] = 0
+            obs[index] = env.reset(index, np.array([seed for _, (_, seed) in taken]))
+            past_obs[index, 0] = obs[index]
+
+    begin(np.arange(env.count))
+    while (running := number >= 0).any():
+        action = np.asarray(act(obs))
+        step = env.step(action, running)
+        live = np.flatnonzero(running)
+        obs[live] = step.obs[live]
+        past_action[live, clock[live]] = action[live]
+        past_reward[live, clock[live]] = step.reward[live]
+        clock[live] += 1
+        past_obs[live, clock[live]] = obs[live]
+        ended = live[(step.terminal | step.timeout)[live]]
+        for b in ended:
+            t = clock[b]
+            yield (
+                int(number[b]),
+                Trajectory(
+                    past_obs[b, : t + 1].copy(),
+                    past_action[b, :t].copy(),
+                    past_reward[b, :t].copy(),
+                    bool(step.terminal[b]),
+                ),
+            )
+        if ended.size:
+            begin(ended)
+
+
+def actor(policy: Policy, env: Env, seed: int | None = None, noise: float = 0.0) -> Act:
+    """How P policies play the environments, count/P each; most likely actions unless a seed is given.
+
+    `noise` adds a Gaussian of that many half-ranges of the action to each action, then clips to the range.
+    """
+    policy = stacked(policy)
+    if policy.obs_dim != env.obs_dim or policy.action_dim != len(env.action_low):
+        raise InputError(
+            f"the policy takes {policy.obs_dim} observations and gives {policy.action_dim} actions, but {env.id} "
+            f"has {env.obs_dim} and {len(env.action_low)}; choose the environment the data came from"
+        )
+    if not noise >= 0:
+        raise InputError(f"noise must be 0 or more, not {noise:g}")
+    each = env.count // policy.low.shape[0]
+    key = None if seed is None else jax.random.key(seed)
+    generator = np.random.default_rng([0 if seed is None else seed, 1])
+    low, high = env.action_low, env.action_high
+    calls = 0
+
+    def act(obs: Float) -> NDArray[Any]:
+        nonlocal calls
+        step_key = None if key is None else jax.random.fold_in(key, calls)
+        calls += 1
+        action = np.asarray(act_all(policy, jnp.asarray(obs).reshape(-1, each, env.obs_dim), step_key))
+        action = action.reshape(env.count, -1)
+        if noise:
+            shake = noise * (high - low) / 2 * generator.standard_normal(action.shape)
+            action = np.clip(action + shake, low, high).astype(np.float32)
+        return action
+
+    return act

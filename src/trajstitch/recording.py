@@ -1,0 +1,107 @@
+"""Recording: policies rolled out into a data set of whole episodes, the same one for the same seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trajstitch import envs
+from trajstitch.data import Dataset, Float, Trajectory, concatenate, from_trajectories
+from trajstitch.errors import InputError
+from trajstitch.play import Act, actor, play
+from trajstitch.policy import Policy, load_policy
+from trajstitch.progress import Tell, silent
+
+_TOGETHER = 64  # environments stepped together
+RANDOM = "random"  # the policy that draws actions uniformly from the action space
+
+
+def collect(
+    policy: Policy | str | Path,
+    env_id: str,
+    steps: int,
+    *,
+    physics: str = "gymnasium",
+    deterministic: bool = False,
+    noise: float = 0.0,
+    seed: int = 0,
+    horizon: int | None = None,
+    tell: Tell = silent,
+) -> Dataset:
+    """The fewest whole episodes that have `steps` steps together, in the order they began.
+
+    Episodes are kept by when they began, not by when they ended, so long ones are as likely to be kept as short
+    ones.
+    """
+    if steps < 1:
+        raise InputError(f"steps must be at least 1, not {steps}")
+    one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
+    start, act_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2))
+    env = envs.make(env_id, min(_TOGETHER, steps), physics=physics, horizon=horizon)
+    try:
+        if isinstance(one, Policy):
+            act = actor(one, env, None if deterministic else act_seed, noise)
+        else:
+            act = _uniform(env, act_seed)
+        episodes = _first_episodes(play(env, act, itertools.count(start)), steps, tell)
+    finally:
+        env.close()
+    name = str(policy) if not isinstance(policy, Policy) else "policy"
+    return from_trajectories(
+        episodes, {"env_id": env_id, "physics": physics, "policy": Path(name).name, "seed": seed}
+    )
+
+
+def collect_mixture(
+    shares: Sequence[tuple[str, float]], env_id: str, steps: int, *, seed: int = 0, **options: Any
+) -> Dataset:
+    """`steps` steps from several policies by their shares of them, one policy's episodes after another's."""
+    total = sum(share for _, share in shares)
+    if not shares or any(not share > 0 for _, share in shares) or abs(total - 1) > 1e-6:
+        given = ", ".join(f"{name}:{share:g}" for name, share in shares)
+        raise InputError(f"the shares of a mixture must be above 0 and add up to 1, not {given}")
+    parts = [
+        collect(name, env_id, max(1, round(steps * share)), seed=seed + 1000 * i, **options)
+        for i, (name, share) in enumerate(shares)
+    ]
+    mixture = " ".join(f"{Path(name).name}:{share:g}" for name, share in shares)
+    data = concatenate(parts)
+    return Dataset(
+        data.obs,
+        data.action,
+        data.reward,
+        data.start,
+        data.terminal,
+        {**data.info, "policy": mixture, "seed": seed},
+    )
+
+
+def _first_episodes(played: Any, steps: int, tell: Tell) -> list[Trajectory]:
+    """Episodes 0, 1, 2, … up to the one that completes `steps` steps."""
+    finished: dict[int, Trajectory] = {}
+    kept: list[Trajectory] = []
+    have = 0
+    for number, episode in played:
+        finished[number] = episode
+        while have < steps and len(kept) in finished:
+            kept.append(finished.pop(len(kept)))
+            have += len(kept[-1])
+        tell(min(steps, have + sum(map(len, finished.values()))), steps, "steps")
+        if have >= steps:
+            return kept
+    raise AssertionError("seeds never run out")
+
+
+def _uniform(env: envs.Env, seed: int) -> Act:
+    generator = np.random.default_rng(seed)
+
+    def act(obs: Float) -> Float:
+        return generator.uniform(env.action_low, env.action_high, (env.count, len(env.action_low))).astype(
+            np.float32
+        )
+
+    return act

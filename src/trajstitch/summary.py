@@ -1,0 +1,135 @@
+"""Summary: what is in a data set and how good it is, as plain numbers and as a page for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Dataset, Float
+from trajstitch.scores import reference_scores
+
+_SATURATED = 0.999  # an action beyond this share of its half-range counts as saturated
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def summarise(data: Dataset) -> dict[str, Any]:
+    """Everything `trajstitch inspect` says."""
+    low, high = data.action.min(0), data.action.max(0)
+    constant = np.flatnonzero(data.obs.min(0) == data.obs.max(0))
+    return {
+        "episodes": len(data),
+        "transitions": data.transitions,
+        "obs_dim": data.obs_dim,
+        "action_dim": data.action_dim,
+        "length": _describe(data.length),
+        "return": _describe(data.returns),
+        "normalised_return": _normalised(data),
+        "return_histogram": _histogram(data.returns),
+        "terminals": int(data.terminal.sum()),
+        "timeouts": int((~data.terminal).sum()),
+        "duplicate_states": count_duplicates(data.obs),
+        "constant_columns": constant.tolist(),
+        "nonfinite_columns": [],  # a Dataset holds finite numbers only; loading names the first that is not
+        "action_low": low.tolist(),
+        "action_high": high.tolist(),
+        "action_saturation": _saturation(data.action, low, high),
+        "dropped_steps": int(data.info.get("dropped_steps", 0)),
+        "megabytes": data.nbytes / 1e6,
+        "fingerprint": data.fingerprint,
+        "info": dict(data.info),
+    }
+
+
+def count_duplicates(rows: Float) -> int:
+    """How many rows equal an earlier one, bit for bit."""
+    words = np.ascontiguousarray(rows).view(np.uint32)
+    odd = np.random.default_rng(0).integers(1 << 62, size=(words.shape[1],), dtype=np.uint64) | np.uint64(1)
+    key = np.zeros(len(words), np.uint64)
+    for column, factor in zip(words.T, odd, strict=True):  # a hash by multiplication; overflow is meant
+        key = (key ^ column) * factor
+        key ^= key >> np.uint64(29)
+    order = np.argsort(key, kind="stable")
+    alike = np.flatnonzero(np.diff(key[order]) == 0)
+    return int((words[order[alike]] == words[order[alike + 1]]).all(1).sum())
+
+
+def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
+    """Print the summary for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=name, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    add = table.add_row
+    s = summary
+    if "env_id" in data.info:
+        add("environment", f"{data.info['env_id']}, physics {data.info.get('physics', 'gymnasium')}")
+    add("episodes", f"{s['episodes']:,} ({s['terminals']:,} terminal, {s['timeouts']:,} cut by a time limit)")
+    add("transitions", f"{s['transitions']:,} of {s['obs_dim']} observations and {s['action_dim']} actions")
+    add("length", _line(s["length"]))
+    add("return", _line(s["return"]))
+    if s["normalised_return"]:
+        add("normalised", _line(s["normalised_return"]))
+    add("", _draw(s["return_histogram"]))
+    add("duplicate states", f"{s['duplicate_states']:,}")
+    add("constant columns", ", ".join(f"obs {c}" for c in s["constant_columns"]) or "none")
+    add("non-finite columns", "none")
+    spans = zip(s["action_low"], s["action_high"], strict=True)
+    add("action range", "  ".join(f"[{a:.3g}, {b:.3g}]" for a, b in spans))
+    add("at the range's ends", "  ".join(f"{share:.1%}" for share in s["action_saturation"]))
+    add("steps dropped", _dropped(data))
+    add("memory", f"{s['megabytes']:.1f} MB")
+    add("fingerprint", s["fingerprint"])
+    console.print(table)
+
+
+def _dropped(data: Dataset) -> str:
+    notes = []
+    if steps := data.info.get("dropped_steps"):
+        notes.append(f"{steps:,} last steps whose successor was not recorded")
+    if "split_by" in data.info:
+        notes.append(f"no time-outs recorded: episodes split by {data.info['split_by']}")
+    if cuts := data.info.get("unmarked_cuts"):
+        notes.append(f"{cuts:,} jumps inside episodes, split there")
+    return "; ".join(notes) or "0"
+
+
+def _describe(values: NDArray[Any]) -> dict[str, float]:
+    names = ("min", "q10", "q25", "median", "q75", "q90", "max")
+    quantiles = np.quantile(values, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])
+    described = {"mean": float(values.mean()), "std": float(values.std())}
+    return described | {name: float(q) for name, q in zip(names, quantiles, strict=True)}
+
+
+def _normalised(data: Dataset) -> dict[str, float] | None:
+    reference = reference_scores(str(data.info.get("env_id", "")), data.info)
+    if reference is None:
+        return None
+    return _describe(100 * (data.returns - reference[0]) / (reference[1] - reference[0]))
+
+
+def _histogram(values: NDArray[Any], bins: int = 40) -> dict[str, list[float]]:
+    counts, edges = np.histogram(values, bins)
+    return {"counts": counts.tolist(), "edges": edges.tolist()}
+
+
+def _saturation(action: Float, low: Float, high: Float) -> list[float]:
+    """The share of each action dimension at the ends of its own range."""
+    half = np.where(high > low, (high - low) / 2, 1)
+    return (np.abs(action - (low + high) / 2) > _SATURATED * half).mean(0).tolist()
+
+
+def _line(d: dict[str, float]) -> str:
+    shape = "{mean:,.1f} ± {std:,.1f}   min {min:,.1f}  ¼ {q25:,.1f}  ½ {median:,.1f}  ¾ {q75:,.1f} max {max:,.1f}"
+    return shape.format(**d)
+
+
+def _draw(histogram: dict[str, list[float]]) -> str:
+    counts = np.array(histogram["counts"])
+    height = np.ceil(counts / counts.max() * (len(_BARS) - 1)).astype(int)
+    low, high = histogram["edges"][0], histogram["edges"][-1]
+    return f"{low:,.0f} │{''.join(_BARS[h] for h in height)}│ {high:,.0f}"

@@ -1,0 +1,260 @@
+"""The command line end to end: every command, every mistake, in one sentence and with exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from test_formats import changed
+from trajstitch.cli import main
+from trajstitch.formats import load, save
+from trajstitch.recording import collect
+
+
+@pytest.fixture
+def call(capsys):
+    def call(*words):
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def result(call):
+    def result(*words):
+        code, out, err = call(*words, "--json")
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1])
+
+    return result
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pendulum") / "pendulum.hdf5"
+    save(collect("random", "InvertedPendulum-v5", 400), path)
+    return path
+
+
+SMALL = ("--steps", 40, "--every", 20, "--seeds", 2, "--width", 8, "--batch", 16, "--episodes", 2)
+
+
+def test_inspect(result, call, hdf5):
+    summary = result("inspect", hdf5)
+    assert (summary["episodes"], summary["transitions"]) == (4, 17)
+    code, out, _ = call("inspect", hdf5)
+    assert code == 0
+    for word in ("episodes", "length", "return", "duplicate states", "action range", "memory", "│"):
+        assert word in out
+    assert call("inspect", hdf5, "--quiet")[1] == ""
+
+
+def test_convert_there_and_back(result, hdf5, tmp_path, data):
+    for a, b in ((hdf5, "x.traj"), (tmp_path / "x.traj", "y.npz"), (tmp_path / "y.npz", "z.h5")):
+        assert result("convert", a, tmp_path / b)["fingerprint"] == data.fingerprint
+    assert load(tmp_path / "z.h5").fingerprint == data.fingerprint
+
+
+def test_collect_train_evaluate(result, call, tmp_path, pendulum):
+    out = tmp_path / "run"
+    trained = result("train", "bc", pendulum, "--out", out, *SMALL)
+    assert trained["last"]["seeds"] == 2
+    assert trained["best"]["raw"]["mean"] >= trained["last"]["raw"]["mean"]
+    judged = result("evaluate", out, "--episodes", 2)
+    assert judged["last"] == trained["last"]
+    alone = result("evaluate", out / "policy.npz", "--env", "InvertedPendulum-v5", "--episodes", 3)
+    assert (alone["seeds"], alone["episodes"], alone["normalised"]) == (2, 3, None)
+    collected = result(
+        "collect", "--mix", "random:0.5", "random:0.5", "--env", "InvertedPendulum-v5", "--steps", 60,
+        "--out", tmp_path / "more.npz",
+    )  # fmt: skip
+    assert load(tmp_path / "more.npz").transitions == collected["transitions"] >= 60
+    _, text, _ = call("evaluate", out, "--episodes", 2)
+    assert "last" in text
+    assert "best" in text
+
+
+def test_percent_and_gaussian(result, tmp_path, pendulum):
+    for method in ("percent-bc", "gaussian-bc"):
+        done = result("train", method, pendulum, "--out", tmp_path / method, *SMALL, "--no-evaluation")
+        assert "last" not in done
+        assert (tmp_path / method / "policy.npz").exists()
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def nan_file(path):
+    rewards = np.zeros(17, np.float32)
+    rewards[4] = np.nan
+    return changed(path, rewards=rewards)
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:900])
+    return path
+
+
+def integers(path):
+    return changed(path, actions=np.zeros((17, 2), np.int32))
+
+
+def cube(path):
+    return changed(path, observations=np.zeros((17, 2, 2), np.float32))
+
+
+def uneven(path):
+    return changed(path, rewards=np.zeros(9, np.float32))
+
+
+def keyless(path):
+    return changed(path, terminals=None)
+
+
+def not_hdf5(path):
+    path.write_text("hello")
+    return path
+
+
+def empty(path):
+    path.write_bytes(b"")
+    return path
+
+
+def gone(path):
+    path.unlink()
+    return path
+
+
+BAD = {
+    gone: "no such file",
+    not_hdf5: "not an HDF5 file",
+    empty: "not an HDF5 file, or it is empty",
+    truncated: "truncated or damaged",
+    keyless: "the key 'terminals' is missing",
+    uneven: "rewards has 9 rows but actions has 17",
+    nan_file: "rewards[4] is nan",
+    integers: "actions are int32",
+    cube: "observations has 3 dimensions",
+}
+
+
+@pytest.mark.parametrize("spoil", BAD)
+@pytest.mark.parametrize("command", ["inspect", "convert", "train"])
+def test_bad_files(call, hdf5, tmp_path, spoil, command):
+    path = spoil(hdf5)
+    before = sorted(tmp_path.rglob("*")), path.read_bytes() if path.exists() else None
+    more = {"inspect": [], "convert": [tmp_path / "out.npz"], "train": ["--out", tmp_path / "out"]}[command]
+    words = [command, *(["bc"] if command == "train" else []), path, *more]
+    code, out, err = call(*words)
+    assert code == 2
+    assert err.startswith("trajstitch: ")
+    assert BAD[spoil] in err
+    assert str(path) in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert (sorted(tmp_path.rglob("*")), path.read_bytes() if path.exists() else None) == before
+
+
+def test_zero_length_episodes(call, tmp_path, data):
+    arrays = {name: getattr(data, name) for name in ("obs", "action", "reward", "start", "terminal")}
+    np.savez(tmp_path / "x.npz", **{**arrays, "start": np.array([0, 5, 5, 14, 17])})
+    code, _, err = call("inspect", tmp_path / "x.npz")
+    assert code == 2
+    assert "trajectory 1 has no step" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("train", "bc", "DATA", "--out", "OUT", "--env", "Nowhere-v0"), "Nowhere"),
+        (("train", "bc", "DATA", "--out", "OUT", "--env", "Hopper-v5"), "but Hopper-v5 has 11 and 3"),
+        (("train", "bc", "DATA", "--out", "OUT", "--env", "CartPole-v1"), "CartPole-v1"),
+        (("train", "bc", "DATA", "--out", "OUT", "--steps", "0"), "at least 1"),
+        (("train", "bc", "DATA", "--out", "OUT", "--percent", "200"), "at most 100"),
+        (("convert", "DATA", "DATA"), "exists already; choose another name or pass --overwrite"),
+        (("convert", "DATA", "x.csv"), "names no format"),
+        (("collect", "random", "--env", "Nowhere-v0", "--steps", "5", "--out", "OUT.npz"), "Nowhere"),
+        (("collect", "random", "--env", "Hopper-v5", "--steps", "5", "--out", "DATA"), "exists already"),
+        (("collect", "nobody.npz", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "no such policy"),
+        (("collect", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "either one POLICY or --mix"),
+        (("collect", "--mix", "a", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "FILE:SHARE"),
+        (("evaluate", "OUT.npz", "--env", "Hopper-v5"), "no such policy"),
+        (("evaluate", "nowhere.npz"), "needs --env"),
+        (("evaluate", "FOLDER"), "not a run directory"),
+        (("inspect", "minari:no such id"), "minari"),
+    ],
+)
+def test_mistakes(call, hdf5, tmp_path, words, sentence):
+    place = {"DATA": hdf5, "OUT": tmp_path / "out", "OUT.npz": tmp_path / "out.npz", "FOLDER": tmp_path}
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = call(*[place.get(word, word) for word in words])
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_usage_mistakes_exit_with_2():
+    for words in (["inspect"], ["no-such-command"], ["train", "ppo", "x"], []):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 2
+
+
+def test_unwritable_folder(call, hdf5, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *a: False)
+    code, _, err = call("convert", hdf5, tmp_path / "x.npz")
+    assert code == 2
+    assert "can be written to" in err
+
+
+def test_the_input_is_never_written_to(call, hdf5):
+    with h5py.File(hdf5, "r"):
+        before = hdf5.read_bytes()
+        call("inspect", hdf5)
+        call("train", "bc", hdf5, "--out", hdf5.parent / "run", *SMALL)
+    assert hdf5.read_bytes() == before
+
+
+# -- the program as installed ---------------------------------------------------------------------------------
+
+
+def python(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, **options)
+
+
+def test_importing_is_light():
+    slow = "import sys, trajstitch; print(sorted({'jax', 'h5py', 'mujoco', 'gymnasium'} & set(sys.modules)))"
+    assert python("-c", slow).stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    import trajstitch
+
+    for name in trajstitch.__all__:
+        assert getattr(trajstitch, name) is not None
+    assert callable(trajstitch.train)
+    assert callable(trajstitch.evaluate)
+    assert set(trajstitch.__all__) <= set(dir(trajstitch))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        trajstitch.nothing  # noqa: B018
+
+
+def test_the_installed_program(tmp_path):
+    program = Path(sys.executable).with_name("trajstitch")
+    done = subprocess.run([program, "inspect", "nothing.hdf5"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "trajstitch: nothing.hdf5: there is no such file; give a path, d4rl:NAME, minari:ID or demo\n"
+    )
+    assert subprocess.run([program, "--version"], capture_output=True).returncode == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,74 @@
+"""The training loop: known answers, chunks that do not matter, divergence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajstitch import fit
+from trajstitch.errors import InputError
+from trajstitch.fit import Fit
+
+TABLE = {"x": np.linspace(-1, 1, 64, dtype=np.float32)[:, None]}
+TABLE["y"] = 3 * TABLE["x"] - 0.5
+
+
+def init(key):
+    return {"w": jax.random.normal(key, (1,)), "b": jnp.zeros(1)}
+
+
+def loss(model, row, key):
+    return jnp.sum((model["w"] * row["x"] + model["b"] - row["y"]) ** 2)
+
+
+def train(config, every, seeds=(0, 1), state=None):
+    begin = state or fit.start(init, seeds, config)
+    return list(fit.run(begin, loss, TABLE, seeds, config, every))[-1]
+
+
+def test_learns_a_line():
+    state, mean = train(Fit(steps=600, batch=32, rate=0.05), 200)
+    np.testing.assert_allclose(state.model["w"][:, 0], 3, atol=1e-3)
+    np.testing.assert_allclose(state.model["b"][:, 0], -0.5, atol=1e-3)
+    assert (mean < 1e-3).all()
+
+
+def test_chunks_do_not_matter():
+    config = Fit(steps=50, batch=8)
+    whole, _ = train(config, 50)
+    parts, _ = train(config, 7)
+    np.testing.assert_array_equal(whole.model["w"], parts.model["w"])
+
+
+def test_going_on_from_a_state_ends_the_same():
+    config = Fit(steps=50, batch=8)
+    whole, _ = train(config, 10)
+    half, _ = train(Fit(steps=20, batch=8), 10)
+    rest, _ = train(config, 10, state=half)
+    np.testing.assert_array_equal(whole.model["w"], rest.model["w"])
+    np.testing.assert_array_equal(whole.optimiser[0].nu["w"], rest.optimiser[0].nu["w"])
+
+
+def test_a_seed_is_the_same_alone_and_in_company():
+    config = Fit(steps=50, batch=8)
+    company, _ = train(config, 50, seeds=(5, 6, 7))
+    alone, _ = train(config, 50, seeds=(6,))
+    np.testing.assert_allclose(company.model["w"][1], alone.model["w"][0], rtol=1e-5)
+    assert abs(float(company.model["w"][0, 0] - company.model["w"][1, 0])) > 1e-3
+
+
+def test_what_is_yielded():
+    config = Fit(steps=25, batch=4)
+    steps = [int(s.step) for s, _ in fit.run(fit.start(init, (0,), config), loss, TABLE, (0,), config, 10)]
+    assert steps == [10, 20, 25]
+
+
+def test_divergence_is_said():
+    with pytest.raises(InputError, match="diverged.*lower the rate"):
+        train(Fit(steps=200, batch=4, rate=1e30), 100)
+
+
+@pytest.mark.parametrize("bad", [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"rate": float("nan")}])
+def test_impossible_settings(bad):
+    with pytest.raises(InputError, match="at least 1"):
+        Fit(**bad)

@@ -1,0 +1,172 @@
+"""Every method: learns the known answer, is deterministic, saves and loads, goes on after a kill."""
+
+import dataclasses
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajstitch import fit, methods
+from trajstitch.errors import InputError
+from trajstitch.methods import METHODS, configure, train, train_run
+from trajstitch.policy import act_all, load_policy
+from worlds import linear_dataset
+
+FAST = {"steps": 1500, "batch": 64, "width": 64}
+
+
+@pytest.fixture(scope="module")
+def world():
+    return linear_dataset()
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def trained(request, world):
+    return request.param, train(request.param, world, seeds=2, **FAST)
+
+
+def actions(policy, data):
+    obs = jnp.broadcast_to(data.obs[data.row], (2, data.transitions, data.obs_dim))
+    return np.asarray(act_all(policy, obs, None))
+
+
+def test_learns_the_known_answer(trained, world):
+    method, policy = trained
+    data = world.top(10) if method == "percent-bc" else world
+    error = np.abs(actions(policy, data) - data.action).mean()
+    assert error < 0.03  # actions themselves are about 0.4 in size
+
+
+def test_deterministic_for_a_seed(trained, world):
+    method, policy = trained
+    again = train(method, world, seeds=2, **FAST)
+    np.testing.assert_array_equal(actions(policy, world), actions(again, world))
+    other = train(method, world, seed=2, seeds=2, **{**FAST, "steps": 50})
+    assert not np.array_equal(actions(policy, world), actions(other, world))
+
+
+def test_one_seed_is_one_policy(world):
+    assert train("bc", world, steps=5).count is None
+
+
+def test_actions_keep_to_the_range_of_the_data(trained, world):
+    _, policy = trained
+    far = 100 * np.random.default_rng(0).normal(size=(2, 300, 3)).astype(np.float32)
+    action = np.asarray(act_all(policy, jnp.asarray(far), None))
+    assert (action >= world.action.min(0) - 1e-6).all()
+    assert (action <= world.action.max(0) + 1e-6).all()
+
+
+def test_percent_bc_sees_the_best_trajectories_only(world):
+    table = METHODS["percent-bc"].table(world)
+    best = np.argsort(-world.returns)[:2]
+    expected = np.concatenate([world[int(m)].action for m in sorted(best)])
+    np.testing.assert_array_equal(table["action"], expected)
+
+
+def test_the_gaussian_head_finds_the_spread():
+    """Actions of std 0.2 around the mean: maximum likelihood says so."""
+    data = linear_dataset(many=40)
+    noise = 0.2 * np.random.default_rng(1).normal(size=data.action.shape).astype(np.float32)
+    noisy = dataclasses.replace(data, action=data.action + noise)
+    policy = train("gaussian-bc", noisy, steps=1500, batch=128, width=32)
+    log_std = np.array([policy.moments(obs)[1] for obs in data.obs[:100]])
+    assert np.exp(log_std).mean() == pytest.approx(0.2, rel=0.2)
+
+
+def test_settings(world):
+    config = configure("bc", steps=7, width=8)
+    assert (config.fit.steps, config.width, config.fit.batch) == (7, 8, 256)
+    for bad, sentence in (
+        (("ppo", {}), "no method 'ppo'"),
+        (("bc", {"heads": 2}), "no setting 'heads'"),
+        (("bc", {"width": 0}), "at least 1"),
+        (("bc", {"percent": 0.0}), "above 0"),
+        (("bc", {"head": "softmax"}), "tanh or gaussian"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            configure(bad[0], **bad[1])
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+SMALL = {"steps": 30, "batch": 16, "width": 8, "seeds": 2, "every": 10}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("when", ["checkpoint", "record", "save_state"])
+def test_a_killed_run_goes_on_to_the_same_policies(world, tmp_path, monkeypatch, when):
+    whole, _ = train_run("bc", world, tmp_path / "whole", **SMALL)
+    calls = 0
+    original = getattr(methods.Run, when)
+
+    def dies(self, *args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Killed
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(methods.Run, when, dies)
+    with pytest.raises(Killed):
+        train_run("bc", world, tmp_path / "killed", **SMALL)
+    monkeypatch.setattr(methods.Run, when, original)
+    begun = []
+    started = fit.run
+    monkeypatch.setattr(methods.fit, "run", lambda state, *a: begun.append(int(state.step)) or started(state, *a))
+    killed, _ = train_run("bc", world, tmp_path / "killed", **SMALL)
+    assert begun == [10]  # not from the start
+    for name in ("policy.npz", "checkpoints/000000020.npz", "metrics.jsonl"):
+        assert (whole.path / name).read_bytes() == (killed.path / name).read_bytes()
+    assert not (killed.path / "state.npz").exists()
+
+
+def test_a_finished_run_is_not_repeated(world, tmp_path, monkeypatch):
+    train_run("bc", world, tmp_path / "run", **SMALL)
+    monkeypatch.setattr(methods.fit, "run", lambda *a: pytest.fail("trained again"))
+    run, _ = train_run("bc", world, tmp_path / "run", **SMALL)
+    assert [line["step"] for line in run.metrics()] == run.steps() == [10, 20, 30]
+
+
+def test_other_settings_or_data_need_overwrite(world, tmp_path):
+    train_run("bc", world, tmp_path / "run", **SMALL)
+    with pytest.raises(InputError, match="other settings or data.*--overwrite"):
+        train_run("bc", world, tmp_path / "run", **{**SMALL, "steps": 40})
+    with pytest.raises(InputError, match="other settings or data"):
+        train_run("bc", world[:10], tmp_path / "run", **SMALL)
+    run, _ = train_run("bc", world[:10], tmp_path / "run", **SMALL, overwrite=True)
+    assert run.settings()["data"]["fingerprint"] == world[:10].fingerprint
+
+
+def test_a_folder_that_is_no_run_is_left_alone(world, tmp_path):
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("all of it")
+    with pytest.raises(InputError, match="not a run of trajstitch"):
+        train_run("bc", world, folder, **SMALL)
+    with pytest.raises(InputError, match="not a run of trajstitch"):
+        train_run("bc", world, folder, **SMALL, overwrite=True)
+    assert (folder / "thesis.txt").read_text() == "all of it"
+
+
+def test_what_a_run_says_of_itself(world, tmp_path):
+    run, _ = train_run("bc", world, tmp_path / "run", **SMALL)
+    config = json.loads((run.path / "config.json").read_text())
+    assert config["settings"]["method"] == "bc"
+    assert config["settings"]["data"]["fingerprint"] == world.fingerprint
+    assert {"trajstitch", "jax", "python"} <= config["versions"].keys()
+    # The policy file needs nothing of the run beside it.
+    shutil.move(run.path / "policy.npz", tmp_path / "alone.npz")
+    assert load_policy(tmp_path / "alone.npz").count == 2
+
+
+@pytest.mark.parametrize(("setting", "sentence"), [("seeds", "seeds must"), ("every", "checkpoint every")])
+def test_impossible_runs_leave_nothing(world, tmp_path, setting, sentence):
+    with pytest.raises(InputError, match=sentence):
+        train_run("bc", world, tmp_path / "run", **{**SMALL, setting: -1})
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,47 @@
+"""Small data sets and worlds with known answers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from trajstitch.data import Dataset
+
+
+def random_dataset(seed: int, lengths: Sequence[int], obs_dim: int = 3, action_dim: int = 2) -> Dataset:
+    """Trajectories of these lengths, of numbers that mean nothing."""
+    rng = np.random.default_rng(seed)
+    steps, many = sum(lengths), len(lengths)
+    return Dataset(
+        obs=rng.normal(size=(steps + many, obs_dim)).astype(np.float32),
+        action=rng.uniform(-1, 1, (steps, action_dim)).astype(np.float32),
+        reward=rng.normal(size=steps).astype(np.float32),
+        start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        terminal=rng.random(many) < 0.5,
+    )
+
+
+def linear_dataset(seed: int = 0, many: int = 20, steps: int = 25) -> Dataset:
+    """Actions are tanh of a linear function of the observation: a policy that can be cloned exactly."""
+    rng = np.random.default_rng(seed)
+    gain = np.array([[0.8, 0.0], [0.0, -0.6], [0.3, 0.4]])
+    obs = np.zeros((many, steps + 1, 3))
+    action = np.zeros((many, steps, 2))
+    obs[:, 0] = rng.normal(size=(many, 3))
+    for t in range(steps):
+        action[:, t] = np.tanh(obs[:, t] @ gain)
+        obs[:, t + 1] = obs[:, t] + 0.1 * np.concatenate([action[:, t], rng.normal(size=(many, 1))], 1)
+    return Dataset(
+        obs=obs.reshape(-1, 3).astype(np.float32),
+        action=action.reshape(-1, 2).astype(np.float32),
+        reward=action[..., 0].reshape(-1).astype(np.float32),
+        start=np.arange(0, many * steps + 1, steps),
+        terminal=np.zeros(many, bool),
+    )
+
+
+@st.composite
+def datasets(draw: st.DrawFn, max_trajectories: int = 6, max_length: int = 7) -> Dataset:
+    """Any small data set."""
+    lengths = draw(st.lists(st.integers(1, max_length), min_size=1, max_size=max_trajectories))
+    return random_dataset(draw(st.integers(0, 2**20)), lengths, draw(st.integers(1, 4)), draw(st.integers(1, 3)))
