@@ -1,5 +1,7 @@
 """The training loop: known answers, chunks that do not matter, divergence."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,23 +9,26 @@ import pytest
 
 from trajstitch import fit
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit
+from trajstitch.fit import Fit, Learner
 
 TABLE = {"x": np.linspace(-1, 1, 64, dtype=np.float32)[:, None]}
 TABLE["y"] = 3 * TABLE["x"] - 0.5
 
 
-def init(key):
-    return {"w": jax.random.normal(key, (1,)), "b": jnp.zeros(1)}
+@dataclass(frozen=True)
+class Line(Learner):
+    fit: Fit = Fit()
 
+    def init(self, table, key):
+        return {"w": jax.random.normal(key, (1,)), "b": jnp.zeros(1)}
 
-def loss(model, row, key):
-    return jnp.sum((model["w"] * row["x"] + model["b"] - row["y"]) ** 2)
+    def loss(self, model, row, key):
+        return jnp.sum((model["w"] * row["x"] + model["b"] - row["y"]) ** 2)
 
 
 def train(config, every, seeds=(0, 1), state=None):
-    begin = state or fit.start(init, seeds, config)
-    return list(fit.run(begin, loss, TABLE, seeds, config, every))[-1]
+    learner = Line(config)
+    return list(fit.run(learner, state or fit.start(learner, TABLE, seeds), TABLE, seeds, every))[-1]
 
 
 def test_learns_a_line():
@@ -46,7 +51,7 @@ def test_going_on_from_a_state_ends_the_same():
     half, _ = train(Fit(steps=20, batch=8), 10)
     rest, _ = train(config, 10, state=half)
     np.testing.assert_array_equal(whole.model["w"], rest.model["w"])
-    np.testing.assert_array_equal(whole.optimiser[0].nu["w"], rest.optimiser[0].nu["w"])
+    np.testing.assert_array_equal(whole.memory[0].nu["w"], rest.memory[0].nu["w"])
 
 
 def test_a_seed_is_the_same_alone_and_in_company():
@@ -58,9 +63,23 @@ def test_a_seed_is_the_same_alone_and_in_company():
 
 
 def test_what_is_yielded():
-    config = Fit(steps=25, batch=4)
-    steps = [int(s.step) for s, _ in fit.run(fit.start(init, (0,), config), loss, TABLE, (0,), config, 10)]
+    learner = Line(Fit(steps=25, batch=4))
+    steps = [int(s.step) for s, _ in fit.run(learner, fit.start(learner, TABLE, (0,)), TABLE, (0,), 10)]
     assert steps == [10, 20, 25]
+
+
+def test_the_best_held_out_weights_are_kept_and_waiting_ends():
+    """Held-out rows of another line: the loss there falls, then rises as training goes on."""
+    other = {"x": TABLE["x"], "y": 1.5 * TABLE["x"] - 0.25}
+    learner = Line(Fit(steps=2000, batch=32, rate=0.02, patience=3))
+    best, history = fit.train_best(learner, TABLE, other, (0, 1, 2))
+    held = np.array(history.held_out)
+    assert len(history.step) < 20  # stopped early
+    kept = np.array([fit.mean_loss(learner.loss, {k: v[p] for k, v in best.items()}, other, jax.random.key(0))
+                     for p in range(3)])  # fmt: skip
+    np.testing.assert_allclose(kept, held.min(0), rtol=1e-5)
+    last, _ = fit.train_best(learner, TABLE, other, (0, 1, 2), keep_last=True)
+    assert not np.allclose(last["w"], best["w"])
 
 
 def test_divergence_is_said():

@@ -278,5 +278,7 @@ def test_unknown_endings(tmp_path, data):
         load(tmp_path / "x.csv")
     with pytest.raises(InputError, match="names no format"):
         save(data, tmp_path / "x.pkl")
+    with pytest.raises(InputError, match="leave --horizon out"):
+        load("d4rl:hopper-medium-v2", horizon=5)
     with pytest.raises(InputError, match="read-only"):
         save(data, "d4rl:hopper-medium-v2")

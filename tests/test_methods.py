@@ -118,7 +118,9 @@ def test_a_killed_run_goes_on_to_the_same_policies(world, tmp_path, monkeypatch,
     monkeypatch.setattr(methods.Run, when, original)
     begun = []
     started = fit.run
-    monkeypatch.setattr(methods.fit, "run", lambda state, *a: begun.append(int(state.step)) or started(state, *a))
+    monkeypatch.setattr(
+        methods.fit, "run", lambda c, state, *a: begun.append(int(state.step)) or started(c, state, *a)
+    )
     killed, _ = train_run("bc", world, tmp_path / "killed", **SMALL)
     assert begun == [10]  # not from the start
     for name in ("policy.npz", "checkpoints/000000020.npz", "metrics.jsonl"):

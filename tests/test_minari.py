@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,7 @@ def test_a_collected_environment() -> None:
 def test_metadata_become_info() -> None:
     make(
         [episode(3)],
-        author={"B", "A"},
+        author={*"DFBEAC"},
         author_email="a@b.c",
         description="made up",
         algorithm_name="none",
@@ -187,7 +188,7 @@ def test_metadata_become_info() -> None:
         {"type": "Box", "dtype": "float32", "shape": [2], "low": [-1.0, -1.0], "high": [1.0, 1.0]}
     )
     assert info == {
-        "author": "A; B",
+        "author": "A; B; C; D; E; F",
         "author_email": "a@b.c",
         "description": "made up",
         "algorithm_name": "none",
@@ -267,7 +268,7 @@ def test_flattening_is_gymnasiums(space: spaces.Dict) -> None:
 
 
 def test_the_order_is_recorded() -> None:
-    space = spaces.Dict({"b": GOAL, "a": OBS})
+    space = spaces.Dict(OrderedDict([("b", GOAL), ("a", OBS)]))  # Gymnasium leaves this order as it is
     make([episode(4, space)], space)
     assert read(flatten=True).info["flattened"] == "a, b/achieved_goal, b/desired_goal, b/observation"
 
@@ -466,7 +467,7 @@ def test_offline(root: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) 
 def test_downloads_need_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delenv("MINARI_REMOTE", raising=False)
-    with pytest.raises(InputError, match=r'to download it pip install "minari\[hf\]" is needed'):
+    with pytest.raises(InputError, match=r'Minari cannot download it; .*pip install "minari\[hf\]"'):
         read("minari:mujoco/hopper/medium-v0")
 
 

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Loss
+from trajstitch.fit import Fit, Learner, Table
 from trajstitch.policy import Policy, Scale
 
 
 @dataclass(frozen=True)
-class BC:
+class BC(Learner):
     """Clone the data's actions."""
 
     head: Literal["tanh", "gaussian"] = "tanh"  # tanh: squared error; gaussian: likelihood, needed for KL
@@ -35,30 +34,31 @@ class BC:
         if not 0 < self.percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")
 
-    def table(self, data: Dataset) -> dict[str, np.ndarray]:
+    def table(self, data: Dataset) -> Table:
         """What a step draws its batch from: the transitions of the chosen trajectories."""
         chosen = data.top(self.percent) if self.percent < 100 else data
         return {"obs": chosen.obs[chosen.row], "action": chosen.action}
 
-    def init(self, table: Mapping[str, np.ndarray], key: Array) -> Policy:
+    def init(self, table: Table, key: Array) -> Policy:
         """A fresh policy whose range is that of the data's actions."""
         obs, action = table["obs"], table["action"]
         scale = Scale.of(obs) if self.scale else Scale.unit(obs.shape[1])
         return Policy.init(scale, action.min(0), action.max(0), key, self.head, self.width, self.depth)
 
-    @property
-    def loss(self) -> Loss:
+    def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> Array:
         """The loss of one transition."""
-        return squared_error if self.head == "tanh" else negative_log_likelihood
+        return (squared_error if self.head == "tanh" else negative_log_likelihood)(
+            model, row["obs"], row["action"]
+        )
 
 
-def squared_error(policy: Policy, row: Mapping[str, Array], key: Array) -> Array:
+def squared_error(policy: Policy, obs: Array, action: Array) -> Array:
     """(π(s) - a)², summed over action dimensions."""
-    return jnp.sum((policy.act(row["obs"]) - row["action"]) ** 2)
+    return jnp.sum((policy.act(obs) - action) ** 2)
 
 
-def negative_log_likelihood(policy: Policy, row: Mapping[str, Array], key: Array) -> Array:
+def negative_log_likelihood(policy: Policy, obs: Array, action: Array) -> Array:
     """-log N(a; μ(s), σ(s))."""
-    mean, log_std = policy.moments(row["obs"])
-    z = (row["action"] - mean) * jnp.exp(-log_std)
+    mean, log_std = policy.moments(obs)
+    z = (action - mean) * jnp.exp(-log_std)
     return jnp.sum(0.5 * z**2 + log_std + 0.5 * jnp.log(2 * jnp.pi))

@@ -1,4 +1,4 @@
-"""The one training loop: a loss for one transition, P models side by side, many steps per call.
+"""The one training loop: a loss for one row of a table, P models side by side, many steps per call.
 
 Steps run inside `lax.scan`, members under `vmap`, and the data stay on the device; the host sees a chunk's result
 only. Which rows step t of a member draws depends on the member's seed and t alone, so a run that is stopped and
@@ -7,7 +7,7 @@ goes on, or is cut in other chunks, ends with the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,10 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
+from trajstitch.progress import Tell, silent
 
-Loss = Callable[[Any, Mapping[str, Array], Array], Array]  # (model, one row of the table, key) -> scalar
+Table = Mapping[str, Any]  # columns of one length
+_JUDGED = 8192  # held-out rows that are looked at, at most
 
 
 @dataclass(frozen=True)
@@ -31,39 +34,82 @@ class Fit:
     steps: int = 100_000
     batch: int = 256
     rate: float = 1e-3
+    patience: int = 0  # stop after this many twentieths of the steps without a better held-out loss; 0: never
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch < 1 or not self.rate > 0:
-            raise InputError("steps and batch must be at least 1 and rate above 0")
+        if self.steps < 1 or self.batch < 1 or not self.rate > 0 or self.patience < 0:
+            raise InputError("steps and batch must be at least 1, rate above 0 and patience not below 0")
+
+
+@dataclass(frozen=True)
+class Learner:
+    """How one model is made and improved; a method's settings are the fields of its subclass."""
+
+    @property
+    def schedule(self) -> Fit:
+        """Its `fit` field."""
+        return self.fit  # type: ignore[attr-defined,no-any-return]
+
+    def init(self, table: Table, key: Array) -> Any:
+        """A fresh model for these data."""
+        raise AssertionError("every learner has its own")
+
+    def loss(self, model: Any, row: Mapping[str, Array], key: Array) -> Array:
+        """The loss of one row."""
+        raise AssertionError("every learner has its own")
+
+    def after(self, model: Any) -> Any:
+        """What follows each step, such as moving target networks."""
+        return model
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, unless a learner says otherwise."""
+        return optax.adam(self.schedule.rate)
+
+    def begin(self, model: Any) -> Any:
+        """The optimiser's first state."""
+        return self.optimiser().init(eqx.filter(model, eqx.is_inexact_array))
+
+    def step(self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any, Array]:
+        """One gradient step on a batch; gives model, optimiser state and loss."""
+        value, gradient = eqx.filter_value_and_grad(partial(mean_loss, self.loss))(model, batch, key)
+        update, memory = self.optimiser().update(gradient, memory)
+        return self.after(eqx.apply_updates(model, update)), memory, value
+
+
+def mean_loss(loss: Any, model: Any, batch: Mapping[str, Array], key: Array) -> Array:
+    """The mean of a loss of one row over a batch."""
+    rows = len(next(iter(batch.values())))
+    return jnp.mean(jax.vmap(loss, (None, 0, 0))(model, batch, jax.random.split(key, rows)))
 
 
 class State(NamedTuple):
     """What a training run is, between two chunks; every array has the leading axis P."""
 
     model: Any
-    optimiser: Any
+    memory: Any  # the optimiser's
     step: Array  # [], steps done
 
 
-def start(init: Callable[[Array], Any], seeds: Sequence[int], config: Fit) -> State:
-    """P fresh models, one a seed."""
-    model = eqx.filter_vmap(init)(_keys(seeds))
-    optimiser = eqx.filter_vmap(optax.adam(config.rate).init)(eqx.filter(model, eqx.is_inexact_array))
-    return State(model, optimiser, jnp.zeros((), jnp.int32))
+def start(learner: Learner, table: Table, seeds: Sequence[int], model: Any = None) -> State:
+    """P fresh models, one a seed; or these, to go on from."""
+    if model is None:
+        model = eqx.filter_vmap(partial(learner.init, table))(_keys(seeds))
+    return State(model, eqx.filter_vmap(learner.begin)(model), jnp.zeros((), jnp.int32))
 
 
 def run(
-    state: State, loss: Loss, table: Mapping[str, Any], seeds: Sequence[int], config: Fit, every: int
-) -> Iterator[tuple[State, np.ndarray[Any, Any]]]:
-    """Train to `config.steps`; every `every` steps (and at the end) yield the state and the mean loss [P] since.
+    learner: Learner, state: State, table: Table, seeds: Sequence[int], every: int
+) -> Iterator[tuple[State, NDArray[Any]]]:
+    """Train; every `every` steps (and at the end) yield the state and the mean loss [P] since.
 
     A loss that is no longer finite ends the run with an InputError.
     """
-    device_table = {name: jnp.asarray(column) for name, column in table.items()}
-    keys = _keys(seeds)
-    while (done := int(state.step)) < config.steps:
-        count = min(every - done % every, config.steps - done)
-        state, mean = _chunk(loss, config, count, state, device_table, keys)
+    on_device = {name: jnp.asarray(column) for name, column in table.items()}
+    keys, steps = _keys(seeds), learner.schedule.steps
+    while (done := int(state.step)) < steps:
+        count = min(every - done % every, steps - done)
+        state, mean = _chunk(learner, count, state, on_device, keys)
         if not np.isfinite(mean).all():
             raise InputError(
                 f"training diverged: the loss is {np.asarray(mean)} after {int(state.step)} steps; lower the rate"
@@ -71,32 +117,77 @@ def run(
         yield state, np.asarray(mean)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+class History(NamedTuple):
+    """How a training with held-out rows went, C checks of P members."""
+
+    step: list[int]  # [C]
+    train: list[list[float]]  # [C, P]
+    held_out: list[list[float]]  # [C, P]
+
+
+def train_best(
+    learner: Learner,
+    table: Table,
+    held_out: Table,
+    seeds: Sequence[int],
+    tell: Tell = silent,
+    model: Any = None,
+    keep_last: bool = False,
+) -> tuple[Any, History]:
+    """Train P members and keep each one's weights where its held-out loss was lowest (or its last ones)."""
+    schedule = learner.schedule
+    rows = len(next(iter(held_out.values())))
+    chosen = np.random.default_rng(0).permutation(rows)[:_JUDGED]
+    judged = {name: jnp.asarray(column[chosen]) for name, column in held_out.items()}
+    best: Any = None
+    lowest, waited = np.full(len(seeds), np.inf), 0
+    history = History([], [], [])
+    every = max(1, -(-schedule.steps // 20))
+    for state, mean in run(learner, start(learner, table, seeds, model), table, seeds, every):
+        error = np.asarray(_judge(learner, state.model, judged))
+        better = error < lowest
+        best = state.model if best is None else _choose(jnp.asarray(better), state.model, best)
+        lowest = np.where(better, error, lowest)
+        waited = 0 if better.any() else waited + 1
+        history.step.append(int(state.step))
+        history.train.append(mean.tolist())
+        history.held_out.append(error.tolist())
+        tell(int(state.step), schedule.steps, f"held-out loss {error.mean():.4g}")
+        if schedule.patience and waited >= schedule.patience:
+            break
+    return (state.model if keep_last else best), history
+
+
+@partial(jax.jit, static_argnums=(0, 1))
 def _chunk(
-    loss: Loss, config: Fit, count: int, state: State, table: Mapping[str, Array], keys: Array
+    learner: Learner, count: int, state: State, table: Mapping[str, Array], keys: Array
 ) -> tuple[State, Array]:
-    optimiser = optax.adam(config.rate)
     rows = len(next(iter(table.values())))
 
-    def batch_loss(model: Any, batch: Mapping[str, Array], key: Array) -> Array:
-        return jnp.mean(jax.vmap(loss, (None, 0, 0))(model, batch, jax.random.split(key, config.batch)))
-
-    def member(model: Any, opt_state: Any, key: Array, step: Array) -> tuple[Any, Any, Array]:
+    def member(model: Any, memory: Any, key: Array, step: Array) -> tuple[Any, Any, Array]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
-        index = jax.random.randint(row_key, (config.batch,), 0, rows)
+        index = jax.random.randint(row_key, (learner.schedule.batch,), 0, rows)
         batch = {name: column[index] for name, column in table.items()}
-        value, gradient = eqx.filter_value_and_grad(batch_loss)(model, batch, loss_key)
-        update, opt_state = optimiser.update(gradient, opt_state)
-        return eqx.apply_updates(model, update), opt_state, value
+        return learner.step(model, memory, batch, loss_key)
 
     def step(carry: State, _: None) -> tuple[State, Array]:
-        model, opt_state, value = eqx.filter_vmap(member, in_axes=(0, 0, 0, None))(
-            carry.model, carry.optimiser, keys, carry.step
+        model, memory, value = eqx.filter_vmap(member, in_axes=(0, 0, 0, None))(
+            carry.model, carry.memory, keys, carry.step
         )
-        return State(model, opt_state, carry.step + 1), value
+        return State(model, memory, carry.step + 1), value
 
     state, values = jax.lax.scan(step, state, length=count)
     return state, values.mean(0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _judge(learner: Learner, model: Any, table: Mapping[str, Array]) -> Array:
+    return eqx.filter_vmap(lambda one: mean_loss(learner.loss, one, table, jax.random.key(0)))(model)
+
+
+def _choose(better: Array, new: Any, old: Any) -> Any:
+    """The new weights of the members that are better, the old of the others."""
+    return jax.tree.map(lambda a, b: jnp.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 
 def _keys(seeds: Sequence[int]) -> Array:

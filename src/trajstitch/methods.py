@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +124,8 @@ def _steps(
 ) -> Iterator[tuple[fit.State, NDArray[Any]]]:
     """The training itself, from the run's last state where there is one."""
     table = config.table(data)
-    state = fit.start(partial(config.init, table), seeds, config.fit)
-    return fit.run(run.load_state(state) if run else state, config.loss, table, seeds, config.fit, every)
+    state = fit.start(config, table, seeds)
+    return fit.run(config, run.load_state(state) if run else state, table, seeds, every)
 
 
 def _chunk(config: BC) -> int:

@@ -30,6 +30,8 @@ def load(source: str | Path, *, horizon: int | None = None, flatten: bool = Fals
     name = str(source)
     if name == "demo":
         return load(Path(__file__).parent.parent / "assets" / "demo.npz")
+    if horizon is not None and name.startswith(("d4rl:", "minari:")):
+        raise InputError(f"{name} records where its episodes were cut; leave --horizon out")
     if name.startswith("d4rl:"):
         from trajstitch.formats.download import fetch_d4rl
 

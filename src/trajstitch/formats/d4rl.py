@@ -103,7 +103,7 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, horizon: int | Non
         )
     states = np.empty((len(obs) + len(last), obs.shape[1]), np.float32)
     begin = 0
-    for m, end in enumerate(last + 1):  # a slice a time is ten times faster than a mask over the rows
+    for m, end in enumerate((last + 1).tolist()):  # a slice a time is ten times faster than a mask over the rows
         states[begin + m : end + m] = obs[begin:end]
         begin = end
     states[last + np.arange(len(last)) + 1] = successor[last]

@@ -118,10 +118,9 @@ def _local(dataset_id: str, tell: Tell) -> Path:
     try:
         with _quiet():
             minari.download_dataset(dataset_id)
-    except ImportError as error:
-        raise InputError(
-            f'it is not in {folder}, and to download it pip install "minari[hf]" is needed ({error})'
-        ) from error
+    except ImportError as error:  # its sentence says what to install for the storage it is to download from
+        why = str(error).rstrip(".")
+        raise InputError(f"it is not in {folder} and Minari cannot download it; {why}") from error
     except Exception as error:  # Minari passes on what its remote storage raises, of many kinds
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
