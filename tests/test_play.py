@@ -10,8 +10,9 @@ from trajstitch import envs
 from trajstitch.errors import InputError
 from trajstitch.judge import Judge, Judged, judge_run
 from trajstitch.methods import train_run
+from trajstitch.nets import MLP, Linear, Range, Scale
 from trajstitch.play import actor, play
-from trajstitch.policy import Linear, Policy, Scale, load_policy, save_policy, stack
+from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.recording import collect, collect_mixture
 from trajstitch.scores import Scores, evaluate, reference_scores
 from trajstitch.stats import interval, spread
@@ -58,7 +59,8 @@ def test_every_seed_is_played_once_and_whole():
 def policy_for(env_id: str, seed: int = 0, head="tanh-gaussian") -> Policy:
     env = envs.make(env_id, 1)
     scale = Scale.unit(env.obs_dim)
-    policy = Policy.init(scale, env.action_low, env.action_high, jax.random.key(seed), head, width=16)
+    ends = Range(jnp.asarray(env.action_low), jnp.asarray(env.action_high))
+    policy = Policy.init(scale, ends, jax.random.key(seed), head, width=16)
     env.close()
     return policy
 
@@ -230,12 +232,11 @@ def test_an_environment_that_does_not_fit_is_said_before_training(tmp_path):
 def test_a_hand_made_policy_keeps_the_pendulum_up():
     """A known answer: the balancing gain scores the full 1000, the opposite one falls at once."""
     gain = jnp.array([[1.0, 4.0, 1.5, 1.0]])
-    env = envs.make("InvertedPendulum-v5", 1)
+    ends = jnp.array([3.0])
     good, bad = (
-        Policy(Scale.unit(4), (Linear(sign * gain, jnp.zeros(1)),), jnp.array([-3.0]), jnp.array([3.0]), "tanh")
+        Policy(Scale.unit(4), MLP((Linear(sign * gain, jnp.zeros(1)),)), Range(-ends, ends), "tanh")
         for sign in (1, -1)
     )
-    env.close()
     scores = evaluate(stack([good, bad]), "InvertedPendulum-v5", episodes=4)
     assert scores.length[0].min() > 200
     assert scores.length[1].max() < 50

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from trajstitch.errors import InputError
-from trajstitch.policy import HEADS, Policy, Scale, act_all, load_policy, save_policy, stack, stacked
+from trajstitch.nets import Range, Scale
+from trajstitch.policy import HEADS, Policy, act_all, load_policy, save_policy, stack, stacked
 
 
 def fresh(head="tanh", seed=0, obs=4, low=(-1.0, 0.0), high=(2.0, 0.5)):
     scale = Scale(jnp.arange(obs, dtype=jnp.float32), jnp.full(obs, 2.0))
-    return Policy.init(scale, np.array(low), np.array(high), jax.random.key(seed), head, width=16)
+    return Policy.init(scale, Range(jnp.array(low), jnp.array(high)), jax.random.key(seed), head, width=16)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -52,7 +53,7 @@ def test_a_stack_plays_as_its_members_alone():
 def test_the_scale_is_inside():
     """The same network on raw numbers and, with the scale's inverse, on scaled ones."""
     policy = fresh()
-    plain = Policy(Scale.unit(4), policy.layers, policy.low, policy.high, policy.head)
+    plain = Policy(Scale.unit(4), policy.net, policy.range, policy.head)
     obs = jnp.array([3.0, -1.0, 0.5, 8.0])
     np.testing.assert_allclose(policy.act(obs), plain.act((obs - jnp.arange(4)) / 2), rtol=1e-6)
 

@@ -12,7 +12,8 @@ from jax import Array
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Learner, Table
-from trajstitch.policy import Policy, Scale
+from trajstitch.nets import Range, Scale
+from trajstitch.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class BC(Learner):
         """A fresh policy whose range is that of the data's actions."""
         obs, action = table["obs"], table["action"]
         scale = Scale.of(obs) if self.scale else Scale.unit(obs.shape[1])
-        return Policy.init(scale, action.min(0), action.max(0), key, self.head, self.width, self.depth)
+        return Policy.init(scale, Range.of(action), key, self.head, self.width, self.depth)
 
     def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> Array:
         """The loss of one transition."""

@@ -280,6 +280,11 @@ class Evaluate(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Improve(Command):
+    """Make a data set better by stitching its trajectories; see trajstitch improve --help."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Demo(Command):
     """The whole story on embedded data, in minutes."""
 
@@ -349,6 +354,7 @@ def _score_table(title: str, rows: dict[str, dict[str, Any]]) -> Any:
 COMMANDS: dict[str, Callable[..., Command]] = {
     "demo": Demo,
     "inspect": Inspect,
+    "improve": Improve,
     "train": Train,
     "evaluate": Evaluate,
     "collect": Collect,
@@ -364,14 +370,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"trajstitch {__version__}")
         return 0
-    command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        prog="trajstitch",
-        description="Better demonstration data by trajectory stitching.",
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
     try:
+        command = _parse(arguments)
         result = command.run()
     except InputError as error:
         print(f"trajstitch: {error}", file=sys.stderr)
@@ -382,6 +382,21 @@ def main(arguments: list[str] | None = None) -> int:
     if command.json:
         print(json_module.dumps(result), flush=True)
     return 0
+
+
+def _parse(arguments: list[str]) -> Command:
+    if arguments[:1] == ["improve"]:
+        # Its options are the settings of every model, whose modules take a second to import.
+        from trajstitch.improve_cli import parse
+
+        return parse(arguments[1:])
+    return tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="trajstitch",
+        description="Better demonstration data by trajectory stitching.",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
 
 
 if __name__ == "__main__":

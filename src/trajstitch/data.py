@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -54,6 +54,32 @@ class Trajectory:
         return len(self.action)
 
 
+@dataclass(frozen=True, eq=False)
+class Seams:
+    """Where each step of improved data comes from, and why a stitched one was taken.
+
+    Rows are those of the original data's `obs`. What is said of a stitched step is 0 for the others; its action
+    and reward, in the data set itself, are the models'.
+    """
+
+    source: Int  # [N] row the step starts from
+    target: Int  # [N] row it lands on
+    stitched: Bool  # [N]
+    margin: Float  # [N] plausibility: min_i log p_i(landing) - logmeanexp_i log p_i(old target), above 0
+    spread: Float  # [N] disagreement of the ensemble, in its own std
+    value_gain: Float  # [N] value of the landing minus value of the old target, when it was chosen
+    return_before: NDArray[np.float64]  # [M] of the original trajectory with this first state
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """By name, as files keep them."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def choose(self, step: Any, trajectory: Any) -> Seams:
+        """Of these steps and trajectories."""
+        chosen = {k: v[trajectory if k == "return_before" else step] for k, v in self.arrays().items()}
+        return Seams(**chosen)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """M trajectories of N transitions in all, checked when made and read-only from then on."""
@@ -64,6 +90,7 @@ class Dataset:
     start: Int  # [M + 1]
     terminal: Bool  # [M]
     info: Info = field(default_factory=dict)  # env_id, physics, reference scores, what loading left out
+    seams: Seams | None = None  # of improved data
 
     def __post_init__(self) -> None:
         for name, dtype, ndim in _FIELDS:
@@ -75,6 +102,8 @@ class Dataset:
         _check_offsets(self)
         for name in ("obs", "action", "reward"):
             check_finite(name, getattr(self, name))
+        if self.seams is not None:
+            _check_seams(self.seams, self.transitions, len(self))
 
     # -- sizes -------------------------------------------------------------------------------------------------
 
@@ -146,24 +175,19 @@ class Dataset:
         start = np.concatenate([[0], np.cumsum(length)])
         if isinstance(which, slice) and which.step in (None, 1):
             a, b = chosen[0], chosen[-1] + 1
-            step = slice(self.start[a], self.start[b])
-            row = slice(self.start[a] + a, self.start[b] + b)
-            return replace(
-                self,
-                obs=self.obs[row],
-                action=self.action[step],
-                reward=self.reward[step],
-                start=start,
-                terminal=self.terminal[chosen],
-            )
-        step_index = _ranges(self.start[chosen], length)
+            step: Any = slice(self.start[a], self.start[b])
+            row: Any = slice(self.start[a] + a, self.start[b] + b)
+        else:
+            step = _ranges(self.start[chosen], length)
+            row = _ranges(self.start[chosen] + chosen, length + 1)
         return replace(
             self,
-            obs=self.obs[_ranges(self.start[chosen] + chosen, length + 1)],
-            action=self.action[step_index],
-            reward=self.reward[step_index],
+            obs=self.obs[row],
+            action=self.action[step],
+            reward=self.reward[step],
             start=start,
             terminal=self.terminal[chosen],
+            seams=self.seams.choose(step, chosen) if self.seams else None,
         )
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -221,7 +245,7 @@ ARRAYS = tuple(name for name, _, _ in _FIELDS)
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """All trajectories of all parts, in order; `info` keeps what the parts agree on."""
+    """All trajectories of all parts, in order; `info` keeps what the parts agree on, `seams` are left out."""
     if not parts:
         raise InputError("nothing to concatenate; give at least one data set")
     for name in ("obs_dim", "action_dim"):
@@ -294,6 +318,14 @@ def _check_offsets(data: Dataset) -> None:
         )
     if not data.obs.shape[1] or not data.action.shape[1]:
         raise InputError("obs and action need at least one column each")
+
+
+def _check_seams(seams: Seams, steps: int, many: int) -> None:
+    for name, array in seams.arrays().items():
+        if array.shape != ((many,) if name == "return_before" else (steps,)):
+            raise InputError(
+                f"seams {name} has shape {array.shape} for {steps} transitions in {many} trajectories"
+            )
 
 
 def _ranges(begin: Int, length: Int) -> Int:

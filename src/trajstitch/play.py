@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,7 +73,8 @@ def actor(policy: Policy, env: Env, seed: int | None = None, noise: float = 0.0)
 
     `noise` adds a Gaussian of that many half-ranges of the action to each action, then clips to the range.
     """
-    policy = stacked(policy)
+    cpu = jax.devices("cpu")[0]  # a few rows at a time are not worth a GPU's latency
+    policy = jax.device_put(stacked(policy), cpu)
     if policy.obs_dim != env.obs_dim or policy.action_dim != len(env.action_low):
         raise InputError(
             f"the policy takes {policy.obs_dim} observations and gives {policy.action_dim} actions, but {env.id} "
@@ -82,8 +82,8 @@ def actor(policy: Policy, env: Env, seed: int | None = None, noise: float = 0.0)
         )
     if not noise >= 0:
         raise InputError(f"noise must be 0 or more, not {noise:g}")
-    each = env.count // policy.low.shape[0]
-    key = None if seed is None else jax.random.key(seed)
+    each = env.count // policy.range.low.shape[0]
+    key = None if seed is None else jax.device_put(jax.random.key(seed), cpu)
     generator = np.random.default_rng([0 if seed is None else seed, 1])
     low, high = env.action_low, env.action_high
     calls = 0
@@ -92,7 +92,8 @@ def actor(policy: Policy, env: Env, seed: int | None = None, noise: float = 0.0)
         nonlocal calls
         step_key = None if key is None else jax.random.fold_in(key, calls)
         calls += 1
-        action = np.asarray(act_all(policy, jnp.asarray(obs).reshape(-1, each, env.obs_dim), step_key))
+        rows = jax.device_put(obs.reshape(-1, each, env.obs_dim), cpu)
+        action = np.asarray(act_all(policy, rows, step_key))
         action = action.reshape(env.count, -1)
         if noise:
             shake = noise * (high - low) / 2 * generator.standard_normal(action.shape)

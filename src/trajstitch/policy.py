@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import equinox as eqx
-import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,52 +19,11 @@ from jax import Array
 from trajstitch.data import Info
 from trajstitch.errors import InputError
 from trajstitch.formats.npz import read_arrays, write_arrays
+from trajstitch.nets import MLP, Linear, Range, Scale
 
 Head = Literal["tanh", "gaussian", "tanh-gaussian"]
 HEADS: tuple[Head, ...] = ("tanh", "gaussian", "tanh-gaussian")
 LOG_STD = (-20.0, 2.0)  # bounds of a Gaussian head, as SAC has them
-
-
-class Scale(eqx.Module):
-    """Mean and std of each column, kept inside the model trained with them."""
-
-    mean: Array
-    std: Array
-
-    @staticmethod
-    def of(values: Any) -> Scale:
-        """The scale of these rows; a constant column is only centred, so it cannot blow up."""
-        mean, std = np.mean(values, 0, np.float64), np.std(values, 0, dtype=np.float64)
-        return Scale(jnp.asarray(mean, jnp.float32), jnp.asarray(np.where(std < 1e-6, 1, std), jnp.float32))
-
-    @staticmethod
-    def unit(columns: int) -> Scale:
-        """Leaves numbers as they are."""
-        return Scale(jnp.zeros(columns), jnp.ones(columns))
-
-    def __call__(self, values: Array) -> Array:
-        mean, std = jax.lax.stop_gradient((self.mean, self.std))  # facts about the data, not weights
-        return (values - mean) / std
-
-
-class Linear(eqx.Module):
-    """weight @ x + bias."""
-
-    weight: Array  # [out, in]
-    bias: Array  # [out]
-
-    @staticmethod
-    def init(inputs: int, outputs: int, key: Array) -> Linear:
-        """Uniform within ±1/sqrt(inputs), PyTorch's rule, under which the published scores were made."""
-        bound = 1 / np.sqrt(inputs)
-        weight_key, bias_key = jax.random.split(key)
-        return Linear(
-            jax.random.uniform(weight_key, (outputs, inputs), minval=-bound, maxval=bound),
-            jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound),
-        )
-
-    def __call__(self, x: Array) -> Array:
-        return self.weight @ x + self.bias
 
 
 class Policy(eqx.Module):
@@ -77,28 +35,22 @@ class Policy(eqx.Module):
     """
 
     scale: Scale
-    layers: tuple[Linear, ...]
-    low: Array  # [A]
-    high: Array  # [A]
+    net: MLP
+    range: Range
     head: Head = eqx.field(static=True)
 
     @staticmethod
     def init(
-        scale: Scale, low: Any, high: Any, key: Array, head: Head = "tanh", width: int = 256, depth: int = 2
+        scale: Scale, range: Range, key: Array, head: Head = "tanh", width: int = 256, depth: int = 2
     ) -> Policy:
         """A fresh network of `depth` hidden layers."""
-        outputs = len(low) * (1 if head == "tanh" else 2)
-        sizes = [len(scale.mean), *[width] * depth, outputs]
-        keys = jax.random.split(key, depth + 1)
-        layers = tuple(Linear.init(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
-        return Policy(scale, layers, jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32), head)
+        actions = len(range.low)
+        sizes = [len(scale.mean), *[width] * depth, actions if head == "tanh" else 2 * actions]
+        return Policy(scale, MLP.init(sizes, key), range, head)
 
     def __call__(self, obs: Array) -> Array:
         """What the last layer says of one observation [S]."""
-        x = self.scale(obs)
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
-        return self.layers[-1](x)
+        return self.net(self.scale(obs))
 
     def moments(self, obs: Array) -> tuple[Array, Array]:
         """Mean and log std of a Gaussian head for one observation, before any squashing."""
@@ -108,16 +60,11 @@ class Policy(eqx.Module):
     def act(self, obs: Array, key: Array | None = None) -> Array:
         """The action for one observation: drawn with a key, the most likely one without."""
         if self.head == "tanh":
-            return self.squash(self(obs))
+            return self.range(self(obs))
         mean, log_std = self.moments(obs)
         if key is not None:
             mean = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
-        return jnp.clip(mean, self.low, self.high) if self.head == "gaussian" else self.squash(mean)
-
-    def squash(self, x: Array) -> Array:
-        """From any number into [low, high]."""
-        low, high = jax.lax.stop_gradient((self.low, self.high))
-        return low + (high - low) * (jnp.tanh(x) + 1) / 2
+        return jnp.clip(mean, self.range.low, self.range.high) if self.head == "gaussian" else self.range(mean)
 
     @property
     def obs_dim(self) -> int:
@@ -127,12 +74,12 @@ class Policy(eqx.Module):
     @property
     def action_dim(self) -> int:
         """A."""
-        return self.low.shape[-1]
+        return self.range.low.shape[-1]
 
     @property
     def count(self) -> int | None:
         """P, or None for a single policy."""
-        return self.low.shape[0] if self.low.ndim == 2 else None
+        return self.range.low.shape[0] if self.range.low.ndim == 2 else None
 
 
 def stack(policies: Sequence[Policy]) -> Policy:
@@ -159,9 +106,9 @@ def act_all(policy: Policy, obs: Array, key: Array | None) -> Array:
 
 def save_policy(policy: Policy, target: str | Path, info: Info | None = None, overwrite: bool = False) -> None:
     """One npz file; `info` (environment, physics, …) goes with it."""
-    arrays = {"head": np.array(policy.head), "low": policy.low, "high": policy.high}
+    arrays = {"head": np.array(policy.head), "low": policy.range.low, "high": policy.range.high}
     arrays |= {"scale_mean": policy.scale.mean, "scale_std": policy.scale.std}
-    for i, layer in enumerate(policy.layers):
+    for i, layer in enumerate(policy.net.layers):
         arrays |= {f"layer{i}_weight": layer.weight, f"layer{i}_bias": layer.bias}
     write_arrays(target, {k: np.asarray(v) for k, v in arrays.items()}, info or {}, overwrite)
 
@@ -194,7 +141,7 @@ def _from_own(arrays: dict[str, Any]) -> Policy:
         raise InputError(f"the key {error} is missing; this is not a policy file of trajstitch") from error
     if head not in HEADS or not layers:
         raise InputError(f"the head {head!r} is not one of {', '.join(HEADS)}, or there is no layer")
-    return Policy(scale, layers, low, high, head)  # type: ignore[arg-type]  # checked above
+    return Policy(scale, MLP(layers), Range(low, high), head)  # type: ignore[arg-type]  # checked above
 
 
 def _from_sac(arrays: dict[str, Any]) -> Policy:
@@ -208,14 +155,14 @@ def _from_sac(arrays: dict[str, Any]) -> Policy:
     except KeyError as error:
         raise InputError(f"the key {error} is missing; a tanh-Gaussian policy needs it") from error
     layers = tuple(Linear(jnp.asarray(w, jnp.float32), jnp.asarray(b, jnp.float32)) for w, b in pairs)
-    actions = len(arrays["mean_b"])
-    return Policy(
-        Scale.unit(layers[0].weight.shape[1]), layers, -jnp.ones(actions), jnp.ones(actions), "tanh-gaussian"
-    )
+    ends = jnp.ones(len(arrays["mean_b"]))
+    return Policy(Scale.unit(layers[0].weight.shape[1]), MLP(layers), Range(-ends, ends), "tanh-gaussian")
 
 
 def _from_d4rl(path: Path) -> Policy:
     """The behaviour policy that D4RL's v2 files carry under metadata/policy."""
+    import h5py
+
     if not h5py.is_hdf5(path):
         raise InputError("this is not an HDF5 file; check the download")
     names = {"fc0": "fc0", "fc1": "fc1", "mean": "last_fc", "logstd": "last_fc_log_std"}

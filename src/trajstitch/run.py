@@ -21,11 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trajstitch import __version__
 from trajstitch.errors import InputError
 from trajstitch.files import replacing, write_json
 from trajstitch.formats.npz import read_arrays, write_arrays
 
-_PACKAGES = ("trajstitch", "jax", "equinox", "optax", "numpy", "gymnasium", "mujoco")
+_PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Run:
         with replacing(run.path, overwrite=True) as part:
             part.mkdir()
             versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-            versions["python"] = platform.python_version()
+            versions |= {"trajstitch": __version__, "python": platform.python_version()}
             write_json(part / "config.json", {"settings": config, "versions": versions})
         return run
 

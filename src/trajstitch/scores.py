@@ -93,7 +93,7 @@ def evaluate(
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, not {episodes}")
     many = stacked(load_policy(policy) if isinstance(policy, str | Path) else policy)
-    count = many.low.shape[0] * episodes
+    count = many.range.low.shape[0] * episodes
     env = envs.make(env_id, count, physics=physics, horizon=horizon)
     returns, length = np.zeros(count), np.zeros(count, np.int64)
     try:

@@ -11,15 +11,14 @@ A D4RL file is one long table of transitions in which episodes follow one anothe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset, Float, Info, check_finite
+from trajstitch.data import Bool, Dataset, Float, Info, Seams, check_finite
 from trajstitch.errors import InputError
 from trajstitch.files import replacing
 
@@ -31,6 +30,8 @@ _NOISE = 1e-3  # a successor within this share of a column's std of the next row
 
 def read(path: Path, horizon: int | None = None) -> Dataset:
     """Read a D4RL file; what could not be kept is counted in `info` (`dropped_steps`, `split_by`, …)."""
+    import h5py
+
     if not h5py.is_hdf5(path):
         raise InputError("this is not an HDF5 file, or it is empty; check the download")
     try:
@@ -39,18 +40,24 @@ def read(path: Path, horizon: int | None = None) -> Dataset:
             table = {name: _read_array(name, file[name]) for name in names}
             info = {k: v for k, v in file.attrs.items() if isinstance(v, str | int | float | bool)}
             info |= {k: v.item() for k, v in file.attrs.items() if isinstance(v, np.generic)}
+            seams = {name: column[()] for name, column in file["seams"].items()} if "seams" in file else None
     except OSError as error:
         raise InputError(f"this HDF5 file is truncated or damaged; copy it again ({error})") from error
-    return from_table(table, info, horizon)
+    data = from_table(table, info, horizon)
+    return replace(data, seams=Seams(**seams)) if seams else data
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
     """Write D4RL's layout, uncompressed, `info` as attributes of the file."""
+    import h5py
+
     with replacing(target, overwrite) as part:
         try:
             with h5py.File(part, "w") as file:
                 for name, array in to_table(data).items():
                     file.create_dataset(name, data=array)
+                for name, array in data.seams.arrays().items() if data.seams else ():
+                    file.create_dataset(f"seams/{name}", data=array)
                 file.attrs.update(data.info)
         except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
             raise OSError(str(error)) from error
@@ -120,7 +127,7 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, horizon: int | Non
 # -- reading and checking one array ----------------------------------------------------------------------------
 
 
-def _read_array(name: str, source: h5py.Dataset) -> NDArray[Any]:
+def _read_array(name: str, source: Any) -> NDArray[Any]:
     """Read straight into float32 where the file holds wider numbers, so there is no second copy."""
     if source.dtype.kind == "f" and name not in ("terminals", "timeouts"):
         array = np.empty(source.shape, np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 from trajstitch.data import ARRAYS, Dataset
 from trajstitch.errors import InputError
 from trajstitch.files import replacing
+from trajstitch.formats.npz import load_seams, save_seams
 
 
 def read(path: Path) -> Dataset:
@@ -24,7 +25,12 @@ def read(path: Path) -> Dataset:
         except (ValueError, OSError, EOFError) as error:
             raise InputError(f"{file.name} is truncated or not a plain .npy array; copy it again") from error
     info = path / "info.json"
-    return Dataset(**arrays, info=json.loads(info.read_text()) if info.exists() else {})
+    seams = path / "seams.npz"
+    return Dataset(
+        **arrays,
+        info=json.loads(info.read_text()) if info.exists() else {},
+        seams=load_seams(seams) if seams.exists() else None,
+    )
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
@@ -36,4 +42,6 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
         part.mkdir()
         for name in ARRAYS:
             np.save(part / f"{name}.npy", getattr(data, name))
+        if data.seams:
+            save_seams(data.seams, part / "seams.npz")
         (part / "info.json").write_text(json.dumps(dict(data.info), indent=2) + "\n")

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import ARRAYS, Dataset
+from trajstitch.data import ARRAYS, Dataset, Seams
 from trajstitch.errors import InputError
 from trajstitch.files import replacing
 from trajstitch.formats.d4rl import OPTIONAL, REQUIRED, from_table
 
 _INFO = "info_json"
+_SEAMS = "seams_"
 
 
 def read(path: Path, horizon: int | None = None) -> Dataset:
@@ -25,13 +26,18 @@ def read(path: Path, horizon: int | None = None) -> Dataset:
     if "obs" in table:
         if missing := [name for name in ARRAYS if name not in table]:
             raise InputError(f"the key {missing[0]!r} is missing; our own npz holds {', '.join(ARRAYS)}")
-        return Dataset(**{name: table[name] for name in ARRAYS}, info=info)
+        seams = {k.removeprefix(_SEAMS): v for k, v in table.items() if k.startswith(_SEAMS)}
+        return Dataset(
+            **{name: table[name] for name in ARRAYS}, info=info, seams=Seams(**seams) if seams else None
+        )
     return from_table({name: table[name] for name in REQUIRED + OPTIONAL if name in table}, info, horizon)
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
     """Write our own names, uncompressed."""
-    write_arrays(target, {name: getattr(data, name) for name in ARRAYS}, data.info, overwrite)
+    arrays = {name: getattr(data, name) for name in ARRAYS}
+    seams = data.seams.arrays() if data.seams else {}
+    write_arrays(target, arrays | {_SEAMS + k: v for k, v in seams.items()}, data.info, overwrite)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -55,3 +61,15 @@ def write_arrays(target: str | Path, arrays: dict[str, Any], info: Any, overwrit
     """Write arrays and a JSON-able note beside them to one npz file."""
     with replacing(target, overwrite) as part, part.open("wb") as file:
         np.savez(file, **{**arrays, _INFO: np.array(json.dumps(dict(info)))})
+
+
+def save_seams(seams: Seams, target: Path) -> None:
+    """The seams table alone."""
+    write_arrays(target, seams.arrays(), {}, overwrite=True)
+
+
+def load_seams(path: Path) -> Seams:
+    """A seams table kept alone."""
+    arrays = read_arrays(path)
+    arrays.pop(_INFO, None)
+    return Seams(**arrays)
