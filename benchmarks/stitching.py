@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from trajstitch.data import Dataset
+from trajstitch.files import write_json
 from trajstitch.formats import load, save
 from trajstitch.graph import Search
 from trajstitch.improve_cli import parse
@@ -58,38 +59,39 @@ def clone(method: str, data: Dataset, out: Path, seeds: int, first: int, steps: 
     return judged.summary()
 
 
-def stitch_and_clone(path: Path, seed: int, seeds: int, steps: int, options: list[str], out: Path) -> None:
-    """One whole TS+BC pipeline; written to `out`."""
+def stitch_and_clone(path: Path, seed: int, asked: argparse.Namespace, options: list[str]) -> None:
+    """One whole TS+BC pipeline; what is known is written to --out after each clone."""
     begin = time.monotonic()
     data = load(path)
     config = parse([str(path), "--out", "unused", *options]).settings
     search = Search(data, config.graph, near=np.load(path.parent / "near.npy", mmap_mode="r"))
     result = improve(data, config, seed=1000 * seed, search=search)
-    seconds = time.monotonic() - begin
     better, seams = result.dataset, result.seams
-    reference = {"return_mean": float(better.returns.mean()), "return_std": float(better.returns.std())}
-    with tempfile.TemporaryDirectory() as folder:
-        scores = {
-            name: clone(method, better, Path(folder) / method, seeds, 100 * seed, steps)
-            for name, method in (("ts_bc", "bc"), ("ts_percent_bc", "percent-bc"))
-        }
-    report = {
+    report: dict[str, Any] = {
         "seed": seed,
-        "seconds_improve": seconds,
-        "seconds": time.monotonic() - begin,
+        "seconds_improve": time.monotonic() - begin,
         "iterations": result.history,
         "model_errors": result.errors,
         "graph": result.graph,
-        "data": {**reference, "transitions": better.transitions, "stitched": float(seams.stitched.mean())},
-        **scores,
+        "data": {
+            "return_mean": float(better.returns.mean()),
+            "return_std": float(better.returns.std()),
+            "transitions": better.transitions,
+            "stitched": float(seams.stitched.mean()),
+        },
     }
-    out.write_text(json.dumps(report))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, method in (("ts_bc", "bc"), ("ts_percent_bc", "percent-bc")):
+            report[name] = clone(method, better, Path(folder) / method, asked.seeds, 100 * seed, asked.steps)
+            write_json(asked.out, report)
 
 
 def run(name: str, asked: argparse.Namespace, options: list[str]) -> None:
-    """Everything for one data set."""
-    begin = time.monotonic()
+    """Everything for one data set; its parts appear in --out/parts as they are known."""
     data = make_data(name, asked.shared, asked.transitions)
+    parts = asked.out / "parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    sizes = ["--seeds", str(asked.seeds), "--steps", str(asked.steps)]
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         save(data, folder / "data.traj")
@@ -97,50 +99,58 @@ def run(name: str, asked: argparse.Namespace, options: list[str]) -> None:
         near = Search(data, config.graph).near
         assert near is not None
         np.save(folder / "near.npy", near)
-        own = [sys.executable, __file__, str(folder / "data.traj"), "--seeds", str(asked.seeds)]
-        own += ["--steps", str(asked.steps)]
+        own = [sys.executable, __file__, str(folder / "data.traj"), *sizes]
         children = [
-            subprocess.Popen([*own, "--stitch-seed", str(seed), "--out", str(folder / f"{seed}.json"), *options])
+            subprocess.Popen(
+                [*own, "--stitch-seed", str(seed), "--out", str(parts / f"{name}.{seed}.json"), *options]
+            )
             for seed in range(1, asked.stitch_seeds + 1)
         ]
-        scores = {
-            method.replace("-", "_"): clone(method, data, folder / method, asked.seeds, 0, asked.steps)
-            for method in ("bc", "percent-bc")
+        words = ["python benchmarks/stitching.py", name, *options, *sizes, "--transitions", str(asked.transitions)]
+        report: dict[str, Any] = {
+            "name": name,
+            "command": " ".join(words),
+            "transitions": data.transitions,
+            "episodes": len(data),
+            "return_mean": float(data.returns.mean()),
+            "return_std": float(data.returns.std()),
         }
-        failed = [child.wait() for child in children]
-        stitched = [json.loads(file.read_text()) for file in sorted(folder.glob("[0-9]*.json"))]
-    asked.out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "name": name,
-        "command": " ".join(["python benchmarks/stitching.py", name, *options, "--seeds", str(asked.seeds),
-                             "--steps", str(asked.steps), "--transitions", str(asked.transitions)]),
-        "transitions": data.transitions,
-        "episodes": len(data),
-        "return_mean": float(data.returns.mean()),
-        "return_std": float(data.returns.std()),
-        **scores,
-        "stitched": stitched,
-        "failed": [code for code in failed if code],
-        "seconds": time.monotonic() - begin,
-    }  # fmt: skip
-    (asked.out / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    print(line(report), flush=True)
+        for method in ("bc", "percent-bc"):
+            key = method.replace("-", "_")
+            report[key] = clone(method, data, folder / method, asked.seeds, 0, asked.steps)
+        write_json(parts / f"{name}.json", report)
+        for child in children:
+            child.wait()
+    merge(asked.out)
+    print(line(json.loads((asked.out / f"{name}.json").read_text())), flush=True)
+
+
+def merge(out: Path) -> None:
+    """One file a data set from its parts."""
+    for base in sorted((out / "parts").glob("*.json")):
+        if "." not in base.stem:
+            stitched = [
+                json.loads(file.read_text()) for file in sorted(base.parent.glob(f"{base.stem}.[0-9]*.json"))
+            ]
+            write_json(out / base.name, {**json.loads(base.read_text()), "stitched": stitched})
 
 
 def line(report: dict[str, Any]) -> str:
     """One row of the table."""
 
     def both(summaries: list[dict[str, Any]]) -> str:
+        if not summaries:
+            return "–"
         values = [
             np.concatenate([np.array(s[which]["normalised"]["per_seed"]) for s in summaries])
             for which in ("last", "best")
         ]
-        return f"{values[0].mean():.1f} ± {values[0].std():.1f} / {values[1].mean():.1f}" if summaries else "–"
+        return f"{values[0].mean():.1f} ± {values[0].std():.1f} / {values[1].mean():.1f}"
 
     stitched = report["stitched"]
     after = np.mean([s["data"]["return_mean"] for s in stitched]) if stitched else float("nan")
     cells = [report["name"], both([report["bc"]]), both([report["percent_bc"]])]
-    cells += [both([s[name] for s in stitched]) for name in ("ts_bc", "ts_percent_bc")]
+    cells += [both([s[name] for s in stitched if name in s]) for name in ("ts_bc", "ts_percent_bc")]
     cells += [f"{report['return_mean']:.0f} → {after:.0f}"]
     return "| " + " | ".join(cells) + " |"
 
@@ -160,10 +170,11 @@ def main() -> None:
     asked, options = parser.parse_known_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share the GPU
     if asked.tables:
+        merge(asked.out)
         for file in sorted(asked.out.glob("*.json")):
             print(line(json.loads(file.read_text())))
     elif asked.stitch_seed is not None:
-        stitch_and_clone(Path(asked.names[0]), asked.stitch_seed, asked.seeds, asked.steps, options, asked.out)
+        stitch_and_clone(Path(asked.names[0]), asked.stitch_seed, asked, options)
     else:
         # A process each, all at once: none fills the machine alone.
         others = [
