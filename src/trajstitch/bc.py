@@ -11,7 +11,7 @@ from jax import Array
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Learner, Table
+from trajstitch.fit import Fit, Learner, Table, check_sizes
 from trajstitch.nets import Range, Scale
 from trajstitch.policy import Policy
 
@@ -30,8 +30,7 @@ class BC(Learner):
     def __post_init__(self) -> None:
         if self.head not in ("tanh", "gaussian"):
             raise InputError(f"head must be tanh or gaussian, not {self.head!r}")
-        if self.width < 1 or self.depth < 1:
-            raise InputError("width and depth must be at least 1")
+        check_sizes(self, "width", "depth")
         if not 0 < self.percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,7 +291,7 @@ class Demo(Command):
 
     out: str = "runs/demo"
     """Where its runs go."""
-    steps: int = 8_000
+    steps: int = 6_000
     """Gradient steps of each policy."""
     seeds: int = 3
     """Of each policy."""
@@ -299,17 +300,24 @@ class Demo(Command):
 
     def run(self) -> dict[str, Any]:
         """See the class."""
-        from trajstitch.demo import DemoConfig, demo, line
+        from trajstitch.demo import DemoConfig, demo
         from trajstitch.formats import load
+        from trajstitch.improve_cli import verdict
         from trajstitch.summary import show, summarise
 
+        begin = time.monotonic()
         data = load("demo")
         if not self.quiet:
             show(data, summarise(data), "the embedded data")
-        config = DemoConfig(self.steps, self.seeds, self.episodes)
-        scores, seconds = demo(config, self.out, self.seed, self.quiet)
-        self.say(_score_table("cloned from it", {name: score.summary() for name, score in scores.items()}))
-        return line(scores, seconds)
+        scores, result, report = demo(
+            DemoConfig(self.steps, self.seeds, self.episodes), self.out, self.seed, self.quiet
+        )
+        self.say(verdict(data.returns.mean(), result))
+        titles = {"bc": "BC", "percent_bc": "10% BC", "ts_bc": "TS + BC"}
+        self.say(_score_table("cloned", {titles[name]: score.summary() for name, score in scores.items()}))
+        self.say(f"{report} shows what was changed and why to believe it")
+        means = {name: round(score.normalised, 2) for name, score in scores.items()}
+        return {**means, "seconds": round(time.monotonic() - begin, 1)}
 
 
 def _share(text: str) -> tuple[str, float]:

@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trajstitch.formats import load
+from trajstitch.improving import improve_run, write_report
 from trajstitch.judge import Judge
 from trajstitch.methods import train_run
-from trajstitch.progress import bar
+from trajstitch.progress import bars
 from trajstitch.scores import Scores
+from trajstitch.stitch import PRESETS, Improve, Result
 
 
 @dataclass(frozen=True)
 class DemoConfig:
     """Sizes that take minutes on two cores."""
 
-    steps: int = 8_000  # gradient steps of each policy
+    steps: int = 6_000  # gradient steps of each policy
     seeds: int = 3
     episodes: int = 10  # a seed
+    improve: Improve = PRESETS["quick"]
 
 
 def demo(
     config: DemoConfig, out: str | Path, seed: int = 0, quiet: bool = False
-) -> tuple[dict[str, Scores], float]:
-    """Clone the embedded data whole and its best tenth: last-checkpoint scores by method, and the seconds."""
-    begin = time.monotonic()
+) -> tuple[dict[str, Scores], Result, Path]:
+    """Improve the embedded data, clone the old data, their best tenth and the new data, and score the clones.
+
+    Gives last-checkpoint scores by policy, the improvement, and the path of its report.
+    """
     data = load("demo")
-    judge = Judge(str(data.info["env_id"]), str(data.info["physics"]), config.episodes)
-    scores = {}
-    for method in ("bc", "percent-bc"):
-        with bar(method, quiet) as tell:
+    out = Path(out)
+    with bars(quiet) as tell:
+        run, result = improve_run(data, config.improve, out / "improve", seed=seed, overwrite=True, tell=tell)
+        judge = Judge(str(data.info["env_id"]), str(data.info["physics"]), config.episodes)
+        scores = {}
+        for name, method, source in (
+            ("bc", "bc", data),
+            ("percent_bc", "percent-bc", data),
+            ("ts_bc", "bc", result.dataset),
+        ):
             _, judged = train_run(
                 method,
-                data,
-                Path(out) / method,
+                source,
+                out / name.replace("_", "-"),
                 seed=seed,
                 seeds=config.seeds,
                 every=config.steps,
                 judge=judge,
                 overwrite=True,
-                tell=tell,
+                tell=tell(f"clone {name}"),
                 steps=config.steps,
             )
-        assert judged is not None
-        scores[method] = judged.last
-    return scores, time.monotonic() - begin
-
-
-def line(scores: dict[str, Scores], seconds: float) -> dict[str, Any]:
-    """What `trajstitch demo --json` ends with."""
-    means = {name.replace("-", "_"): round(score.normalised, 2) for name, score in scores.items()}
-    return {**means, "seconds": round(seconds, 1)}
+            assert judged is not None
+            scores[name] = judged.last
+    named = {"original, BC": "bc", "original, 10% BC": "percent_bc", "improved, BC": "ts_bc"}
+    report = write_report(run, data, result, {title: scores[name] for title, name in named.items()})
+    return scores, result, report

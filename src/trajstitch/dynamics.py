@@ -14,7 +14,7 @@ from jax import Array
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, History, Learner, Table, train_best
+from trajstitch.fit import Fit, History, Learner, Table, check_sizes, train_best
 from trajstitch.nets import MLP, Scale
 from trajstitch.progress import Tell, silent
 
@@ -32,6 +32,7 @@ class DynamicsConfig(Learner):
     fit: Fit = Fit(steps=50_000, batch=256, rate=3e-4, patience=5)
 
     def __post_init__(self) -> None:
+        check_sizes(self, "width", "depth")
         if not 1 <= self.elites <= self.members:
             raise InputError(f"elites must be from 1 to the {self.members} members, not {self.elites}")
 

@@ -77,6 +77,13 @@ class Learner:
         return self.after(eqx.apply_updates(model, update)), memory, value
 
 
+def check_sizes(config: Any, *names: str) -> None:
+    """InputError where one of these settings is below 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
 def mean_loss(loss: Any, model: Any, batch: Mapping[str, Array], key: Array) -> Array:
     """The mean of a loss of one row over a batch."""
     rows = len(next(iter(batch.values())))

@@ -94,8 +94,8 @@ class Search:
         self.data = data
         large = len(data.obs) >= _LARGE
         self.nearest = (48 if large else 200) if config.nearest is None else config.nearest
-        scale = np.maximum(data.obs.std(0), 1e-6) if config.metric == "scaled" else np.float32(1)
-        self.points = data.obs / scale
+        spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6) if config.metric == "scaled" else np.ones(1)
+        self.points = data.obs / spread.astype(np.float32)
         step = np.linalg.norm(self.points[data.row + 1] - self.points[data.row], axis=1)
         self.epsilon = config.epsilon or float(np.median(step)) * (0.5 if large else 1)
         if not self.epsilon > 0:
@@ -153,7 +153,7 @@ class Search:
         return np.where(twice | (both == target[:, None]), -1, both)
 
     def neighbours(self, row: Int) -> Int:
-        """Rows [B, K] within epsilon of each state, the state itself too, nearest first, padded with -1."""
+        """Rows [B, K] within epsilon of each state, the state itself too, padded with -1."""
         if self.near is not None:
             return self.near[row].astype(np.int64)
         balls = self.tree.query_ball_point(self.points[row], self.epsilon, workers=-1, return_sorted=True)
@@ -213,7 +213,7 @@ def _margins(mean: Array, std: Array, goal: Array) -> tuple[Array, Array]:
 
 def _check_moments(mean: Any, std: Any, shape: tuple[int, ...]) -> None:
     for name, array in (("mean", mean), ("std", std)):
-        if array.ndim != 3 or array.shape[1:] != shape:
+        if array.ndim != 3 or array.shape != (len(mean), *shape) or not len(array):
             raise InputError(
                 f"the dynamics model's {name} has shape {array.shape}, not [members, {shape[0]}, {shape[1]}]"
             )

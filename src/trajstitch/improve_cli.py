@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +13,7 @@ from trajstitch.cli import Command
 from trajstitch.errors import InputError
 from trajstitch.formats import load
 from trajstitch.improving import ENDINGS, improve_run
-from trajstitch.progress import Tell, bar
+from trajstitch.progress import bars
 from trajstitch.stitch import PRESETS, Improve, Result
 
 
@@ -41,12 +40,7 @@ class ImproveCommand(Command):
         """See the class."""
         data = load(self.data, horizon=self.episode_horizon, flatten=self.flatten)
         ending = Path(self.data).suffix
-        with ExitStack() as bars:
-
-            def tell(name: str) -> Tell:
-                bars.close()  # one stage after another
-                return bars.enter_context(bar(name, self.quiet))
-
+        with bars(self.quiet) as tell:
             run, result = improve_run(
                 data,
                 self.settings,

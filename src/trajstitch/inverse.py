@@ -32,6 +32,8 @@ class InverseConfig(Learner):
     fit: Fit = Fit(steps=100_000, batch=256, rate=3e-4, patience=5)
 
     def __post_init__(self) -> None:
+        if self.width < 0:
+            raise InputError(f"width must be at least 1, or 0 for the paper's, not {self.width}")
         if self.kind not in ("regression", "cvae") or self.latent not in ("mean", "sample"):
             raise InputError("the inverse model is a regression or a cvae, its latent mean or sample")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 Tell = Callable[[int, int, str], None]
 
@@ -36,3 +36,15 @@ def bar(label: str, quiet: bool = False) -> Iterator[Tell]:
             progress.update(task, completed=done, total=total, note=note)
 
         yield tell
+
+
+@contextmanager
+def bars(quiet: bool = False) -> Iterator[Callable[[str], Tell]]:
+    """A bar for each stage of a longer work, one after another: `tell = bars(name)`."""
+    with ExitStack() as stack:
+
+        def begin(name: str) -> Tell:
+            stack.close()
+            return stack.enter_context(bar(name, quiet))
+
+        yield begin

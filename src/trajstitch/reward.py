@@ -16,7 +16,7 @@ from jax import Array
 from trajstitch.data import Dataset
 from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, History, Learner, Table, mean_loss, train_best
+from trajstitch.fit import Fit, History, Learner, Table, check_sizes, mean_loss, train_best
 from trajstitch.nets import MLP, Scale
 from trajstitch.progress import Tell, silent
 
@@ -31,13 +31,14 @@ class RewardConfig(Learner):
     width: int = 512
     latent: int = 2  # of vae and wgan
     critic_steps: int = 5  # wgan: a generator step
-    penalty: float = 10.0  # wgan: on the critic's gradient; 0 for the paper's, which has L2 only
+    penalty: float = 1.0  # wgan: on the critic's slope; 0 for the paper's, which has L2 only; 10 runs away
     decay: float = 1e-4  # wgan: L2 on the critic's weights
     fit: Fit = Fit(steps=50_000, batch=256, rate=1e-4, patience=5)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"the reward model is one of {', '.join(KINDS)}, not {self.kind!r}")
+        check_sizes(self, "width", "latent", "critic_steps")
 
     def init(self, table: Table, key: Array) -> Any:
         """A fresh model."""
@@ -66,7 +67,7 @@ class RewardConfig(Learner):
         """The WGAN has an optimiser for each of its two networks."""
         if self.kind != "wgan":
             return super().begin(model)
-        return {name: self._adam().init(getattr(model, name)) for name in ("generator", "critic")}
+        return {name: self._adam(name).init(getattr(model, name)) for name in ("generator", "critic")}
 
     def step(self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any, Array]:
         """One step; a WGAN's is several of the critic on the batch, then one of the generator."""
@@ -79,7 +80,7 @@ class RewardConfig(Learner):
                 return mean_loss(loss, whole, batch, key)
 
             part = getattr(model, name)
-            update, memory = self._adam().update(eqx.filter_grad(of_part)(part), memory, part)
+            update, memory = self._adam(name).update(eqx.filter_grad(of_part)(part), memory, part)
             return eqx.tree_at(lambda m: getattr(m, name), model, eqx.apply_updates(part, update)), memory
 
         keys = jax.random.split(key, self.critic_steps + 2)
@@ -88,8 +89,9 @@ class RewardConfig(Learner):
         model, memory["generator"] = improve(model, memory["generator"], "generator", _generator_loss, keys[-2])
         return model, memory, mean_loss(self.loss, model, batch, keys[-1])
 
-    def _adam(self) -> optax.GradientTransformation:
-        return optax.chain(optax.add_decayed_weights(self.decay), optax.adam(self.fit.rate, b1=0.5))
+    def _adam(self, name: str) -> optax.GradientTransformation:
+        decay = self.decay if name == "critic" else 0.0
+        return optax.chain(optax.add_decayed_weights(decay), optax.adam(self.fit.rate, b1=0.5))
 
     def _critic_loss(self, model: WGAN, row: Mapping[str, Array], key: Array) -> Array:
         """D(fake) - D(real): the critic learns to give real transitions the higher number."""

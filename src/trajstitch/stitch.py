@@ -169,14 +169,14 @@ def improve(
         begin = time.monotonic()
         if models.value is None:
             value, fitted = _fit_value(
-                data, graph, pairs, tours, config, seed + 100 * (k + 1), k, value, stage, tell
+                data, graph, pairs, tours, config, 1000 * seed + 100 * (k + 1), k, value, stage, tell
             )
             training[f"value {k + 1}"] = fitted
         worth = _worth(data, graph, value)
         proposal = PLANNERS[config.planner](
             graph, worth, pairs.reward, tours, config.horizon or int(data.length.max()), config.max_repeats
         )
-        key = jax.random.key(seed + 1000 + k)
+        key = jax.random.key(1000 * seed + 500 + k)
         graph, pairs, tours, entry = _apply(
             data, search, graph, pairs, tours, proposal, worth, trained, config, key
         )
@@ -215,7 +215,7 @@ def _train_models(
 
             def make(train: Any = train, fraction: float = fraction, settings: Any = settings, name: str = name,
                      offset: int = offset) -> Any:  # fmt: skip
-                return train(*halves[fraction], settings, seed + 10 * offset, tell(name))
+                return train(*halves[fraction], settings, 1000 * seed + 10 * offset, tell(name))
 
             found[name], training[name] = stage(name, settings, make)
     models = Ready(**found)
@@ -460,7 +460,7 @@ def _sized(
 
 PRESETS: dict[str, Improve] = {
     # Minutes on two cores.
-    "quick": _sized(4_000, 8_000, 2_000, 5_000, 1e-3, iterations=3),
+    "quick": _sized(6_000, 8_000, 2_000, 5_000, 1e-3),
     # Our trade-off on one GPU.
     "standard": _sized(50_000, 50_000, 20_000, 30_000, 3e-4, width=750),
     # The paper's models and step counts.

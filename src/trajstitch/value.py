@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, History, Learner, Table, train_best
+from trajstitch.fit import Fit, History, Learner, Table, check_sizes, train_best
 from trajstitch.nets import MLP, Scale
 from trajstitch.progress import Tell, silent
 
@@ -28,6 +28,7 @@ class ValueConfig(Learner):
     fit: Fit = Fit(steps=100_000, batch=256, rate=3e-4)
 
     def __post_init__(self) -> None:
+        check_sizes(self, "width")
         if not 0 <= self.discount < 1 or not 0 < self.target_rate <= 1:
             raise InputError("discount must be from 0 to below 1 and target_rate above 0 and at most 1")
 
