@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 from trajstitch import fit, methods
+from trajstitch.bc import value_weights
 from trajstitch.errors import InputError
 from trajstitch.methods import METHODS, configure, train, train_run
 from trajstitch.policy import act_all, load_policy
 from worlds import linear_dataset
 
 FAST = {"steps": 1500, "batch": 64, "width": 64}
+
+
+def fast(method):
+    return FAST | ({"value_steps": 300} if method == "weighted-bc" else {})
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def world():
 
 @pytest.fixture(scope="module", params=METHODS)
 def trained(request, world):
-    return request.param, train(request.param, world, seeds=2, **FAST)
+    return request.param, train(request.param, world, seeds=2, **fast(request.param))
 
 
 def actions(policy, data):
@@ -41,9 +46,9 @@ def test_learns_the_known_answer(trained, world):
 
 def test_deterministic_for_a_seed(trained, world):
     method, policy = trained
-    again = train(method, world, seeds=2, **FAST)
+    again = train(method, world, seeds=2, **fast(method))
     np.testing.assert_array_equal(actions(policy, world), actions(again, world))
-    other = train(method, world, seed=2, seeds=2, **{**FAST, "steps": 50})
+    other = train(method, world, seed=2, seeds=2, **{**fast(method), "steps": 50})
     assert not np.array_equal(actions(policy, world), actions(other, world))
 
 
@@ -74,6 +79,16 @@ def test_the_gaussian_head_finds_the_spread():
     policy = train("gaussian-bc", noisy, steps=1500, batch=128, width=32)
     log_std = np.array([policy.moments(obs)[1] for obs in data.obs[:100]])
     assert np.exp(log_std).mean() == pytest.approx(0.2, rel=0.2)
+
+
+def test_weights_are_not_negative_and_follow_the_value(world):
+    np.testing.assert_allclose(value_weights(np.array([-3.0, 1.0, 2.0])), np.array([0, 4, 5]) / 3)
+    np.testing.assert_array_equal(value_weights(np.full(3, 7.0)), np.ones(3))
+    table = configure("weighted-bc", value_steps=300).table(world)
+    assert table["weight"].min() == 0
+    assert table["weight"].mean() == pytest.approx(1)
+    # Rewards are the first action, tanh of mostly the first observation: states with a high one are worth more.
+    assert np.corrcoef(table["weight"], table["obs"][:, 0])[0, 1] > 0.5
 
 
 def test_settings(world):

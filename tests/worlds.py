@@ -40,6 +40,23 @@ def linear_dataset(seed: int = 0, many: int = 20, steps: int = 25) -> Dataset:
     )
 
 
+def walk_dataset(seed: int = 0, many: int = 40, steps: int = 20) -> Dataset:
+    """Random walks in a plane, a third of the action a step; the reward is how far right a step lands.
+
+    Walks cross all the time and each step could have gone elsewhere, so there is much to stitch.
+    """
+    rng = np.random.default_rng(seed)
+    action = rng.uniform(-1, 1, (many, steps, 2))
+    obs = np.concatenate([rng.normal(size=(many, 1, 2)) / 10, action / 3], 1).cumsum(1)
+    return Dataset(
+        obs=obs.reshape(-1, 2).astype(np.float32),
+        action=action.reshape(-1, 2).astype(np.float32),
+        reward=obs[:, 1:, 0].reshape(-1).astype(np.float32),
+        start=np.arange(0, many * steps + 1, steps),
+        terminal=np.zeros(many, bool),
+    )
+
+
 @st.composite
 def datasets(draw: st.DrawFn, max_trajectories: int = 6, max_length: int = 7) -> Dataset:
     """Any small data set."""

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from trajstitch.data import Dataset
+from trajstitch.data import Dataset, Float
+from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Learner, Table, check_sizes
 from trajstitch.nets import Range, Scale
 from trajstitch.policy import Policy
+from trajstitch.value import ValueConfig, train_value
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,35 @@ class BC(Learner):
         return (squared_error if self.head == "tanh" else negative_log_likelihood)(
             model, row["obs"], row["action"]
         )
+
+
+@dataclass(frozen=True)
+class WeightedBC(BC):
+    """Clone the data's actions, those of valuable states more (paper, value-weighted BC)."""
+
+    value_steps: int = 30_000  # of the value function, which is trained on the same data first
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self, "value_steps")
+
+    def table(self, data: Dataset) -> Table:
+        """With the weight of each transition."""
+        chosen = data.top(self.percent) if self.percent < 100 else data
+        value, _ = train_value(step_table(chosen), ValueConfig(fit=Fit(self.value_steps, 256, 3e-4)), seed=0)
+        table = super().table(data)
+        return {**table, "weight": value_weights(np.asarray(value.value(jnp.asarray(table["obs"]))))}
+
+    def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> Array:
+        """The weighted loss of one transition."""
+        return row["weight"] * super().loss(model, row, key)
+
+
+def value_weights(value: Float) -> Float:
+    """V(s) made non-negative by taking off its minimum, then scaled to mean 1 (all 1 where V is constant)."""
+    above = value - value.min()
+    mean = above.mean()
+    return above / mean if mean > 0 else np.ones_like(above)
 
 
 def squared_error(policy: Policy, obs: Array, action: Array) -> Array:

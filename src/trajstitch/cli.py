@@ -157,8 +157,8 @@ class Collect(Command):
 class Train(Command):
     """Train a method on a data set."""
 
-    method: Positional[Literal["bc", "percent-bc", "gaussian-bc"]]
-    """bc: squared error; percent-bc: on the best trajectories only; gaussian-bc: maximum likelihood."""
+    method: Positional[Literal["bc", "percent-bc", "gaussian-bc", "weighted-bc"]]
+    """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value."""
     data: Positional[str]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
     out: str
@@ -177,6 +177,8 @@ class Train(Command):
     """Hidden layers."""
     percent: float | None = None
     """Clone the best percent of trajectories by return (percent-bc: 10)."""
+    value_steps: int | None = None
+    """weighted-bc: gradient steps of the value function."""
     raw: bool = False
     """Feed observations as they are, not scaled to mean 0 and std 1."""
     every: int | None = None
@@ -206,7 +208,7 @@ class Train(Command):
         env = self.env or data.info.get("env_id")
         physics = self.physics or data.info.get("physics", "gymnasium")
         judge = Judge(str(env), str(physics), self.episodes) if env and not self.no_evaluation else None
-        names = ("steps", "batch", "rate", "width", "depth", "percent")
+        names = ("steps", "batch", "rate", "width", "depth", "percent", "value_steps")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         with bar(f"training {self.method}", self.quiet) as tell:
             run, judged = train_run(

@@ -27,7 +27,7 @@ from trajstitch.keep import keep, note_of, recall
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
 from trajstitch.scores import Scores
-from trajstitch.stitch import Improve, Result, improve
+from trajstitch.stitch import Improve, Result, check_data, improve
 
 ENDINGS = (".hdf5", ".h5", ".npz", ".traj")
 
@@ -45,6 +45,7 @@ def improve_run(
     """Improve into a run directory; the same call goes on with one that was stopped, to the same bytes."""
     if ending not in ENDINGS:
         raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
+    check_data(data)
     asked = {
         "config": dataclasses.asdict(config),
         "seed": seed,

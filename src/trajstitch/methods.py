@@ -11,7 +11,7 @@ import jax
 from numpy.typing import NDArray
 
 from trajstitch import fit
-from trajstitch.bc import BC
+from trajstitch.bc import BC, WeightedBC
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.judge import Judge, Judged, judge_run
@@ -23,6 +23,7 @@ METHODS: dict[str, BC] = {
     "bc": BC(),
     "percent-bc": BC(percent=10.0),
     "gaussian-bc": BC(head="gaussian"),
+    "weighted-bc": WeightedBC(),
 }
 
 

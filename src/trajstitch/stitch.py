@@ -149,7 +149,7 @@ def improve(
     improving.py); `tell(name)` gives the progress callback of a stage.
     """
     config, models = config or Improve(), models or Models()
-    _check(data)
+    check_data(data)
     trained, training, errors = _train_models(data, config, models, seed, stage, tell)
     search = search or Search(data, config.graph, tell("neighbours"))
 
@@ -189,7 +189,8 @@ def improve(
 # -- models ----------------------------------------------------------------------------------------------------
 
 
-def _check(data: Dataset) -> None:
+def check_data(data: Dataset) -> None:
+    """InputError where there is nothing stitching could work on."""
     if len(data) < 2:
         raise InputError("stitching needs at least two trajectories; this data set has one")
     if data.length.max() < 2:

@@ -39,6 +39,7 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "megabytes": data.nbytes / 1e6,
         "fingerprint": data.fingerprint,
         "info": dict(data.info),
+        "seams": _seams(data),
     }
 
 
@@ -82,9 +83,27 @@ def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
     add("action range", "  ".join(f"[{a:.3g}, {b:.3g}]" for a, b in spans))
     add("at the range's ends", "  ".join(f"{share:.1%}" for share in s["action_saturation"]))
     add("steps dropped", _dropped(data))
+    if seams := s["seams"]:
+        add("stitched", f"{seams['stitched_share']:.2%} of the steps, {seams['replaced']:,} trajectories replaced")
+        add("seams a trajectory", _line(seams["per_trajectory"]))
+        add("return before", _line(seams["return_before"]))
     add("memory", f"{s['megabytes']:.1f} MB")
     add("fingerprint", s["fingerprint"])
     console.print(table)
+
+
+def _seams(data: Dataset) -> dict[str, Any] | None:
+    """What stitching did to improved data; None for others."""
+    if data.seams is None:
+        return None
+    count = np.add.reduceat(data.seams.stitched, data.start[:-1], dtype=np.int64)
+    return {
+        "stitched_share": float(data.seams.stitched.mean()),
+        "replaced": int((count > 0).sum()),
+        "per_trajectory": _describe(count),
+        "return_before": _describe(data.seams.return_before),
+        "return_after": _describe(data.returns),
+    }
 
 
 def _dropped(data: Dataset) -> str:
