@@ -172,6 +172,14 @@ class _Zero:
         return np.zeros(len(obs), np.float32)
 
 
+def test_own_models_into_a_run_directory(tmp_path):
+    config = Improve(graph=GraphConfig(epsilon=2.0))
+    in_memory = improving.improve(crossing(), config, models=OWN)
+    on_disk = improving.improve(crossing(), config, models=OWN, out=tmp_path / "run")
+    assert on_disk.dataset.fingerprint == in_memory.dataset.fingerprint
+    assert load(tmp_path / "run" / "improved.hdf5").fingerprint == in_memory.dataset.fingerprint
+
+
 def test_what_cannot_be_stitched_is_refused():
     with pytest.raises(InputError, match="at least two trajectories"):
         improve(crossing()[:1], models=OWN)

@@ -27,9 +27,29 @@ from trajstitch.keep import keep, note_of, recall
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
 from trajstitch.scores import Scores
-from trajstitch.stitch import Improve, Result, check_data, improve
+from trajstitch.stitch import Improve, Models, Result, check_data, just_make
+from trajstitch.stitch import improve as stitch
 
 ENDINGS = (".hdf5", ".h5", ".npz", ".traj")
+
+
+def improve(
+    data: Dataset,
+    config: Improve | None = None,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    models: Models | None = None,
+    overwrite: bool = False,
+    tell: Callable[[str], Tell] = lambda name: silent,
+) -> Result:
+    """Improve a data set, in memory or, with `out`, into a run directory; with the caller's own models if given."""
+    if out is None:
+        return stitch(data, config, seed=seed, models=models, tell=tell)
+    _, result = improve_run(
+        data, config or Improve(), out, seed=seed, models=models, overwrite=overwrite, tell=tell
+    )
+    return result
 
 
 def improve_run(
@@ -38,11 +58,15 @@ def improve_run(
     out: str | Path,
     *,
     seed: int = 0,
+    models: Models | None = None,
     ending: str = ".hdf5",
     overwrite: bool = False,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> tuple[Run, Result]:
-    """Improve into a run directory; the same call goes on with one that was stopped, to the same bytes."""
+    """Improve into a run directory; the same call goes on with one that was stopped, to the same bytes.
+
+    With the caller's own models nothing is kept on the way: whether they are the same again cannot be known.
+    """
     if ending not in ENDINGS:
         raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
     check_data(data)
@@ -52,7 +76,8 @@ def improve_run(
         "data": {"fingerprint": data.fingerprint, "info": dict(data.info)},
     }
     run = Run.open(out, asked, overwrite)
-    result = improve(data, config, seed=seed, stage=Stages(run.path, data.fingerprint, seed), tell=tell)
+    stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
+    result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
     _write(run, result, ending)
     write_report(run, data, result)
     return run, result

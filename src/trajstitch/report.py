@@ -351,8 +351,8 @@ def _checks(facts: Facts, result: Result) -> str:
     marks = {True: "<li class=good><span>✓</span>", False: "<li class=doubt><span>!</span>"}
     items = "".join(f"{marks[check.good]}<p>{check.text}</p>" for check in checks(facts, result))
     intro = (
-        "Tested while this page was made. What it cannot test is whether the simulator agrees: "
-        "<code>trajstitch audit</code> replays seams there."
+        "Tested while this page was made, on the data and models alone. What it cannot test is whether the "
+        "simulator agrees."
     )
     return _section("Can it be trusted?", intro, f"<ul class=checks>{items}</ul>")
 

@@ -129,7 +129,8 @@ class Result:
 Stage = Callable[[str, Any, Callable[[], Any]], Any]  # (name, what it depends on, how to make it) -> it
 
 
-def _just_make(name: str, key: Any, make: Callable[[], Any]) -> Any:
+def just_make(name: str, key: Any, make: Callable[[], Any]) -> Any:
+    """A stage that keeps nothing."""
     return make()
 
 
@@ -140,7 +141,7 @@ def improve(
     seed: int = 0,
     models: Models | None = None,
     search: Search | None = None,
-    stage: Stage = _just_make,
+    stage: Stage = just_make,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> Result:
     """Improve a data set.
