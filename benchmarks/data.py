@@ -126,12 +126,19 @@ def main() -> None:
     steps = [simulators.compare(env_id, count=64, steps=100, rounds=5) for env_id in simulators.ENVS]
     for row in steps:
         print(f"step {row['env']}: {row['ratio']} times SyncVectorEnv, 64 environments")
+    episodes = simulators.compare_episodes("Ant-v5", 32)
+    print(
+        "32 episodes of Ant-v5, one in each environment: SyncVectorEnv takes {ratio:.2f} times as long".format(
+            **episodes
+        )
+    )
     if asked.json:
         results = {
             "command": "python benchmarks/data.py " + " ".join(sys.argv[1:]),
             "load": loads,
             "collect": {"policy": Path(asked.policy).name, "steps": asked.steps, "seconds": seconds},
             "step": steps,
+            "episodes": episodes,
         }
         asked.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -43,7 +43,7 @@ def improve(
     overwrite: bool = False,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> Result:
-    """Improve a data set, in memory or, with `out`, into a run directory; with the caller's own models if given."""
+    """Improve a data set in memory or, with `out`, into a run directory; with the caller's models if given."""
     if out is None:
         return stitch(data, config, seed=seed, models=models, tell=tell)
     _, result = improve_run(
