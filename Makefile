@@ -30,4 +30,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist runs
+	rm -rf .venv build dist

@@ -69,6 +69,8 @@ def test_collect_train_evaluate(result, call, tmp_path, pendulum):
     assert trained["best"]["raw"]["mean"] >= trained["last"]["raw"]["mean"]
     judged = result("evaluate", out, "--episodes", 2)
     assert judged["last"] == trained["last"]
+    alone = result("evaluate", out / "policy.npz", "--episodes", 3)  # its file names the environment
+    assert alone["env"] == "InvertedPendulum-v5"
     alone = result("evaluate", out / "policy.npz", "--env", "InvertedPendulum-v5", "--episodes", 3)
     assert (alone["seeds"], alone["episodes"], alone["normalised"]) == (2, 3, None)
     collected = result(
@@ -187,13 +189,21 @@ def test_zero_length_episodes(call, tmp_path, data):
         (("collect", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "either one POLICY or --mix"),
         (("collect", "--mix", "a", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "FILE:SHARE"),
         (("evaluate", "OUT.npz", "--env", "Hopper-v5"), "no such policy"),
-        (("evaluate", "nowhere.npz"), "needs --env"),
+        (("evaluate", "nowhere.npz"), "names no environment; give --env"),
+        (("collect", "random", "--env", "Hopper-v5", "--steps", "5", "--out", "x.csv"), "names no format"),
+        (("collect", "random", "--env", "Nowhere-v0", "--steps", "5", "--out", "NEW/x.npz"), "check the id"),
+        (
+            ("collect", "random", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz", "--seed", "-1"),
+            "negative",
+        ),
+        (("inspect", "DATA", "--horizon", "5"), "leave --horizon out"),
         (("evaluate", "FOLDER"), "not a run directory"),
-        (("inspect", "minari:no such id"), "minari"),
+        (("inspect", "minari:no such id"), "minari:no such id"),
     ],
 )
 def test_mistakes(call, hdf5, tmp_path, words, sentence):
-    place = {"DATA": hdf5, "OUT": tmp_path / "out", "OUT.npz": tmp_path / "out.npz", "FOLDER": tmp_path}
+    place = {"DATA": hdf5, "OUT": tmp_path / "out", "OUT.npz": tmp_path / "out.npz", "FOLDER": tmp_path,
+             "NEW/x.npz": tmp_path / "new" / "sub" / "x.npz"}  # fmt: skip
     before = sorted(tmp_path.rglob("*"))
     code, out, err = call(*[place.get(word, word) for word in words])
     assert code == 2
@@ -220,8 +230,8 @@ def test_unwritable_folder(call, hdf5, tmp_path, monkeypatch):
 def test_the_input_is_never_written_to(call, hdf5):
     with h5py.File(hdf5, "r"):
         before = hdf5.read_bytes()
-        call("inspect", hdf5)
-        call("train", "bc", hdf5, "--out", hdf5.parent / "run", *SMALL)
+        assert call("inspect", hdf5)[0] == 0
+        assert call("train", "bc", hdf5, "--out", hdf5.parent / "run", *SMALL)[0] == 0
     assert hdf5.read_bytes() == before
 
 

@@ -268,7 +268,7 @@ def test_new_rules_in_gymnasium_are_noticed(change: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "message"),
     [
-        ("Hoper-v5", {}, "Hoper-v5: Gymnasium cannot make it: .*Hopper"),
+        ("Hoper-v5", {}, r"Hoper-v5: Gymnasium cannot make it \(.*Did you mean: `Hopper`.*; check the id"),
         ("Hopper-v99", {}, "Hopper-v99: Gymnasium cannot make it"),
         ("no_such_module:Mine-v0", {}, "no_such_module"),
         ("Hopper-v5", {"no_such_setting": 1}, "Hopper-v5: .*no_such_setting"),

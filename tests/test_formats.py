@@ -123,6 +123,32 @@ def test_missing_timeouts_are_found_by_a_given_horizon():
         from_table(table, {})
     with pytest.raises(InputError, match="at least 1"):
         from_table(table, {}, horizon=0)
+    with pytest.raises(InputError, match="leave --horizon out"):
+        from_table(to_table(data), {}, horizon=4)
+
+
+def test_the_horizon_counts_from_a_jump_too():
+    table = to_table(random_dataset(0, (6, 14)))
+    del table["timeouts"]
+    table["terminals"][:] = False
+    read = from_table(table, {}, horizon=8)
+    assert read.length.tolist() == [6, 8, 6]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_damaged_notes(tmp_path, data, text):
+    save(data, tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as archive:
+        np.savez(tmp_path / "y.npz", **{**archive, "info_json": np.array(text)})
+    with pytest.raises(InputError, match=r"y\.npz: this file is damaged"):
+        load(tmp_path / "y.npz")
+
+
+def test_a_foreign_seams_group(hdf5):
+    with h5py.File(hdf5, "a") as file:
+        file["seams/colour"] = np.zeros(3)
+    with pytest.raises(InputError, match="damaged or of a layout"):
+        load(hdf5)
 
 
 def test_a_jump_inside_an_episode_is_never_a_step(data):

@@ -168,6 +168,9 @@ def test_a_folder_that_is_no_run_is_left_alone(world, tmp_path):
         train_run("bc", world, folder, **SMALL)
     with pytest.raises(InputError, match="not a run of trajstitch"):
         train_run("bc", world, folder, **SMALL, overwrite=True)
+    (folder / "config.json").write_text('{"settings": {}}')  # somebody else's
+    with pytest.raises(InputError, match="not a run of trajstitch"):
+        train_run("bc", world, folder, **SMALL, overwrite=True)
     assert (folder / "thesis.txt").read_text() == "all of it"
 
 

@@ -1,5 +1,7 @@
 """Playing, recording and scoring, against a counting world with known episodes and against Gymnasium itself."""
 
+import json
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from trajstitch.nets import MLP, Linear, Range, Scale
 from trajstitch.play import actor, play
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.recording import collect, collect_mixture
-from trajstitch.scores import Scores, evaluate, reference_scores
+from trajstitch.scores import Scores, env_options, evaluate, reference_scores
 from trajstitch.stats import interval, spread
 
 
@@ -180,6 +182,26 @@ def test_mixtures(hopper, tmp_path):
     for shares in ([("random", 0.5)], [("random", 1.5), ("random", -0.5)], []):
         with pytest.raises(InputError, match="add up to 1"):
             collect_mixture(shares, "Hopper-v5", 100)
+
+
+def test_stacked_policies_take_turns_in_a_recording(hopper):
+    three = stack([hopper, policy_for("Hopper-v5", 1), policy_for("Hopper-v5", 2)])
+    data = collect(three, "Hopper-v5", 500, deterministic=True)
+    assert data.transitions >= 500
+    np.testing.assert_allclose(data[0].action[0], hopper.act(jnp.asarray(data[0].obs[0])), rtol=1e-4, atol=1e-5)
+
+
+def test_the_datas_own_environment_is_used():
+    """A recorded spec brings its time limit and arguments along; another id does not inherit them."""
+    spec = json.dumps({"kwargs": {"reset_noise_scale": 0.0}, "max_episode_steps": 7})
+    info = {"env_id": "InvertedPendulum-v5", "env_spec": spec}
+    policy = policy_for("InvertedPendulum-v5")
+    scores = evaluate(policy, "InvertedPendulum-v5", episodes=4, info=info)
+    assert scores.length.max() <= 7
+    assert np.ptp(scores.returns) == 0  # without noise all starts are one
+    assert env_options("Hopper-v5", info) == {"horizon": None}
+    assert env_options("InvertedPendulum-v5", info, horizon=3)["horizon"] == 3
+    assert env_options("X", {"env_id": "X", "env_horizon": 9}) == {"horizon": 9}
 
 
 def test_what_cannot_be_played(hopper):

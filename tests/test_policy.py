@@ -10,7 +10,7 @@ import pytest
 
 from trajstitch.errors import InputError
 from trajstitch.nets import Range, Scale
-from trajstitch.policy import HEADS, Policy, act_all, load_policy, save_policy, stack, stacked
+from trajstitch.policy import HEADS, Policy, act_all, load_policy, policy_info, save_policy, stack, stacked
 
 
 def fresh(head="tanh", seed=0, obs=4, low=(-1.0, 0.0), high=(2.0, 0.5)):
@@ -100,6 +100,19 @@ def test_the_policy_inside_a_d4rl_file(shared, tmp_path):
     beside = load_policy(shared / "policies" / "d4rl-hopper-medium-v2.npz")
     obs = jax.random.normal(jax.random.key(0), (1, 9, 11))
     np.testing.assert_array_equal(act_all(stacked(inside), obs, None), act_all(stacked(beside), obs, None))
+
+
+def test_weights_must_be_finite_numbers_of_fitting_shapes(tmp_path):
+    arrays = sac_arrays()
+    np.savez(tmp_path / "nan.npz", **{**arrays, "fc1_w": np.full((8, 8), np.nan)})
+    with pytest.raises(InputError, match=r"nan\.npz: fc1_w\[0, 0\] is nan"):
+        load_policy(tmp_path / "nan.npz")
+
+
+def test_a_policy_file_knows_its_data(tmp_path):
+    save_policy(fresh(), tmp_path / "p.npz", {"env_id": "Hopper-v4", "physics": "d4rl"})
+    assert policy_info(tmp_path / "p.npz") == {"env_id": "Hopper-v4", "physics": "d4rl"}
+    assert policy_info(tmp_path / "none.npz") == {}
 
 
 def test_what_is_no_policy_is_refused(tmp_path):

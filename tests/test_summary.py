@@ -17,6 +17,12 @@ def test_duplicates_agree_with_a_set(values, columns):
     assert count_duplicates(rows) == len(values) - len(set(values))
 
 
+def test_returns_that_differ_by_rounding_only(data):
+    same_length = random_dataset(0, (5, 5, 5))
+    nearly = replace(same_length, reward=np.full(15, 1 / 3, np.float32))
+    assert sum(summarise(nearly)["return_histogram"]["counts"]) == 3
+
+
 def test_the_numbers(data):
     obs = data.obs.copy()
     obs[:, 2] = 5

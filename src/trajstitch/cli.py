@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json as json_module
 import sys
 import time
@@ -41,7 +42,7 @@ class Command:
         if not self.quiet:
             from rich.console import Console
 
-            Console().print(text, highlight=False)
+            Console().print(text, highlight=False, markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +123,12 @@ class Collect(Command):
     def run(self) -> dict[str, Any]:
         """See the class."""
         from trajstitch.files import check_target
-        from trajstitch.formats import save
+        from trajstitch.formats import save, writer
         from trajstitch.recording import collect, collect_mixture
 
         if bool(self.policy) == bool(self.mix):
             raise InputError("give either one POLICY or --mix FILE:SHARE FILE:SHARE …")
+        writer(self.out)  # knows the ending, or says so now
         if not self.out.startswith("minari:"):
             check_target(Path(self.out), self.overwrite)
         options: dict[str, Any] = {
@@ -189,6 +191,8 @@ class Train(Command):
     """Of the simulator; the data set's own unless given."""
     episodes: int = 10
     """A seed and checkpoint."""
+    env_horizon: int | None = None
+    """Time limit, where the environment has none of its own."""
     no_evaluation: bool = False
     """Only train."""
     horizon: int | None = None
@@ -204,10 +208,17 @@ class Train(Command):
         from trajstitch.judge import Judge
         from trajstitch.methods import train_run
 
-        data = load(self.data, horizon=self.horizon, flatten=self.flatten)
+        with bar("loading", self.quiet) as tell:
+            data = load(self.data, horizon=self.horizon, flatten=self.flatten, tell=tell)
         env = self.env or data.info.get("env_id")
         physics = self.physics or data.info.get("physics", "gymnasium")
-        judge = Judge(str(env), str(physics), self.episodes) if env and not self.no_evaluation else None
+        judge = None
+        if env and not self.no_evaluation:
+            judge = Judge(str(env), str(physics), self.episodes, horizon=self.env_horizon)
+            try:
+                judge.check(data)
+            except InputError as error:
+                raise error.within(self.data) from error
         names = ("steps", "batch", "rate", "width", "depth", "percent", "value_steps")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         with bar(f"training {self.method}", self.quiet) as tell:
@@ -247,35 +258,44 @@ class Evaluate(Command):
     """A seed and checkpoint."""
     stochastic: bool = False
     """Draw actions instead of taking the most likely; for a policy file."""
+    env_horizon: int | None = None
+    """Time limit, where the environment has none of its own."""
 
     def run(self) -> dict[str, Any]:
         """See the class."""
         from trajstitch.judge import Judge, judge_run
+        from trajstitch.policy import policy_info
         from trajstitch.run import Run
         from trajstitch.scores import evaluate
 
         if not Path(self.policy).is_dir():
-            if not self.env:
-                raise InputError("a policy file needs --env, such as --env Hopper-v5")
-            physics = self.physics or "gymnasium"
+            known = policy_info(self.policy)
+            env = self.env or known.get("env_id")
+            if not env:
+                raise InputError(f"{self.policy} names no environment; give --env, such as --env Hopper-v5")
+            physics = self.physics or known.get("physics", "gymnasium")
             with bar("evaluating", self.quiet) as tell:
                 scores = evaluate(
                     self.policy,
-                    self.env,
+                    env,
                     episodes=self.episodes,
                     physics=physics,
                     seed=self.seed,
                     stochastic=self.stochastic,
+                    horizon=self.env_horizon,
                     tell=tell,
                 )
             self.say(_score_table(self.policy, {"policy": scores.summary()}))
             return scores.summary()
+        if self.stochastic:
+            raise InputError("--stochastic is for a policy file; give RUN/policy.npz")
         run = Run.existing(self.policy)
         info = run.settings()["data"]["info"]
         env = self.env or info.get("env_id")
         if not env:
             raise InputError(f"{self.policy}: its data name no environment; give --env, such as --env Hopper-v5")
-        judge = Judge(env, self.physics or info.get("physics", "gymnasium"), self.episodes, 10_000 + self.seed)
+        physics = self.physics or info.get("physics", "gymnasium")
+        judge = Judge(env, physics, self.episodes, 10_000 + self.seed, self.env_horizon)
         with bar("evaluating", self.quiet) as tell:
             judged = judge_run(run, judge, tell)
         self.say(_score_table(self.policy, {"last": judged.last.summary(), "best": judged.best.summary()}))
@@ -338,11 +358,14 @@ def _policy_file(name: str) -> str:
 
 def _score_table(title: str, rows: dict[str, dict[str, Any]]) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     first = next(iter(rows.values()))
     table = Table(
-        title=f"{title} on {first['env']}, physics {first['physics']}: "
-        f"{first['seeds']} seeds × {first['episodes']} episodes",
+        title=Text(
+            f"{title} on {first['env']}, physics {first['physics']}: "
+            f"{first['seeds']} seeds × {first['episodes']} episodes"
+        ),
         title_justify="left",
     )
     for name in ("", "return", "95% interval", "std over seeds", "normalised", "95% interval", "length"):
@@ -380,11 +403,19 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"trajstitch {__version__}")
         return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × still gets its table
     try:
         command = _parse(arguments)
+        if command.seed < 0:
+            raise InputError(f"--seed must not be negative, as {command.seed} is")
         result = command.run()
     except InputError as error:
         print(f"trajstitch: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("trajstitch: there is not enough memory for this; give smaller sizes", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("trajstitch: stopped", file=sys.stderr)

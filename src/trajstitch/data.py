@@ -271,6 +271,10 @@ def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = No
     given = list(trajectories)
     if not given:
         raise InputError("a data set needs at least one trajectory")
+    for name in ("obs", "action"):
+        widths = {np.shape(getattr(t, name))[1:] for t in given}
+        if len(widths) > 1 or len(next(iter(widths))) != 1:
+            raise InputError(f"{name} must be vectors of one size in all trajectories, not {sorted(widths)}")
     return Dataset(
         obs=np.concatenate([np.asarray(t.obs, np.float32) for t in given]),
         action=np.concatenate([np.asarray(t.action, np.float32) for t in given]),

@@ -109,12 +109,13 @@ def _make_one(env_id: str, physics: str, horizon: int | None, kwargs: dict[str, 
     try:
         with quiet:
             env = gymnasium.make(spec, max_episode_steps=horizon, disable_env_checker=True, **kwargs)
-    except (gymnasium.error.Error, ImportError, OSError, TypeError) as error:
-        raise InputError(f"{env_id}: Gymnasium cannot make it: {' '.join(str(error).split())}") from error
+    except Exception as error:  # an environment may be anybody's code
+        why = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"{env_id}: Gymnasium cannot make it ({why}); check the id, such as Hopper-v5") from error
     _check_box(env_id, "observation", env.observation_space)
     _check_box(env_id, "action", env.action_space)
     if env.spec is None or env.spec.max_episode_steps is None:
-        raise InputError(f"{env_id}: it has no time limit; give one with horizon=STEPS.")
+        raise InputError(f"{env_id}: it has no time limit; give one with horizon=STEPS (--env-horizon STEPS).")
     if physics == "d4rl":
         simulator = env.unwrapped
         with quiet:

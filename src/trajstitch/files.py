@@ -22,8 +22,12 @@ def replacing(target: str | Path, overwrite: bool = False) -> Iterator[Path]:
 
     When the block fails nothing of it is left and an older target is as it was.
     """
-    target = Path(target)
+    target = Path(target).absolute()
     check_target(target, overwrite)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target.parent}: cannot make this folder ({error.strerror})") from error
     part = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
     try:
         try:
@@ -35,7 +39,9 @@ def replacing(target: str | Path, overwrite: bool = False) -> Iterator[Path]:
     except OSError as error:
         if _disk_full(error):
             raise InputError(f"{target}: the disk is full; free some space and run it again") from error
-        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from error
+        raise InputError(
+            f"{target}: cannot be written ({error.strerror or error}); choose another place"
+        ) from error
 
 
 def write_text(target: Path, text: str) -> None:
@@ -53,12 +59,9 @@ def check_target(target: Path, overwrite: bool) -> None:
     """InputError where `target` cannot be written; better said before long work than after."""
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists already; choose another name or pass --overwrite")
-    folder = target.parent
-    if not folder.exists():
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot make this folder ({error.strerror})") from error
+    folder = target.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"{folder} is not a folder that can be written to; choose another place")
 

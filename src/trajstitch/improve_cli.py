@@ -13,7 +13,7 @@ from trajstitch.cli import Command
 from trajstitch.errors import InputError
 from trajstitch.formats import load
 from trajstitch.improving import ENDINGS, improve_run
-from trajstitch.progress import bars
+from trajstitch.progress import bar, bars
 from trajstitch.stitch import PRESETS, Improve, Result
 
 
@@ -38,7 +38,8 @@ class ImproveCommand(Command):
 
     def run(self) -> dict[str, Any]:
         """See the class."""
-        data = load(self.data, horizon=self.episode_horizon, flatten=self.flatten)
+        with bar("loading", self.quiet) as loading:
+            data = load(self.data, horizon=self.episode_horizon, flatten=self.flatten, tell=loading)
         ending = Path(self.data).suffix
         with bars(self.quiet) as tell:
             run, result = improve_run(

@@ -17,7 +17,7 @@ from trajstitch.files import write_json
 from trajstitch.policy import load_policy
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
-from trajstitch.scores import Scores, evaluate, reference_scores
+from trajstitch.scores import Scores, env_options, evaluate, reference_scores
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,20 @@ class Judge:
     physics: str = "gymnasium"
     episodes: int = 10
     seed: int = 10_000  # of the episodes' first states, the same for every policy
+    horizon: int | None = None  # time limit, where the environment has none of its own
 
     @property
     def name(self) -> str:
         """A file name that tells judges apart."""
         env = self.env_id.replace("/", "-").replace(":", "-")
-        return f"{env}-{self.physics}-{self.episodes}-episodes-from-{self.seed}"
+        limit = f"-of-{self.horizon}-steps" if self.horizon else ""
+        return f"{env}-{self.physics}-{self.episodes}-episodes-from-{self.seed}{limit}"
 
     def check(self, data: Dataset) -> None:
         """InputError where the environment cannot be the one the data came from."""
         if self.episodes < 1:
             raise InputError(f"episodes must be at least 1, not {self.episodes}")
-        env = envs.make(self.env_id, 1, physics=self.physics)
+        env = envs.make(self.env_id, 1, physics=self.physics, **env_options(self.env_id, data.info, self.horizon))
         have = (data.obs_dim, data.action_dim)
         want = (env.obs_dim, len(env.action_low))
         env.close()
@@ -107,6 +109,7 @@ def judge_run(run: Run, judge: Judge, tell: Tell = silent) -> Judged:
                 physics=judge.physics,
                 seed=judge.seed,
                 info=info,
+                horizon=judge.horizon,
             )
             known[str(step)] = {"returns": scores.returns.tolist(), "length": scores.length.tolist()}
             write_json(file, {"judge": dataclasses.asdict(judge), "reference": reference, "checkpoints": known})

@@ -6,6 +6,7 @@ The file alone says what the policy is: layer sizes are the shapes of its arrays
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from trajstitch.data import Info
+from trajstitch.data import Info, check_finite
 from trajstitch.errors import InputError
+from trajstitch.formats import reading
 from trajstitch.formats.npz import read_arrays, write_arrays
 from trajstitch.nets import MLP, Linear, Range, Scale
 
@@ -118,13 +120,23 @@ def load_policy(source: str | Path) -> Policy:
     path = Path(source)
     if not path.exists():
         raise InputError(f"{path}: there is no such policy file")
-    try:
+    with reading(path):
         if path.suffix in (".hdf5", ".h5"):
             return _from_d4rl(path)
         arrays = read_arrays(path)
+        for name, array in arrays.items():
+            if array.dtype.kind == "f":
+                check_finite(name, array.reshape(len(array), -1) if array.ndim else array.reshape(1))
         return _from_sac(arrays) if "fc0_w" in arrays else _from_own(arrays)
-    except InputError as error:
-        raise error.within(path) from error
+
+
+def policy_info(source: str | Path) -> dict[str, Any]:
+    """What a policy file of ours says of the data it was trained on: environment, physics, reference scores."""
+    path = Path(source)
+    if path.suffix != ".npz" or not path.exists():
+        return {}
+    with reading(path):
+        return dict(json.loads(str(read_arrays(path).get("info_json", "{}"))))
 
 
 def _from_own(arrays: dict[str, Any]) -> Policy:

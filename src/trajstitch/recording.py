@@ -39,9 +39,12 @@ def collect(
     """
     if steps < 1:
         raise InputError(f"steps must be at least 1, not {steps}")
+    if isinstance(policy, str | Path) and Path(policy).is_dir():
+        policy = Path(policy) / "policy.npz"  # of a run
     one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
+    many = (one.count or 1) if isinstance(one, Policy) else 1  # stacked policies take turns
     start, act_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2))
-    env = envs.make(env_id, min(_TOGETHER, steps), physics=physics, horizon=horizon)
+    env = envs.make(env_id, -(-min(_TOGETHER, steps) // many) * many, physics=physics, horizon=horizon)
     try:
         if isinstance(one, Policy):
             act = actor(one, env, None if deterministic else act_seed, noise)
@@ -51,9 +54,8 @@ def collect(
     finally:
         env.close()
     name = str(policy) if not isinstance(policy, Policy) else "policy"
-    return from_trajectories(
-        episodes, {"env_id": env_id, "physics": physics, "policy": Path(name).name, "seed": seed}
-    )
+    info: dict[str, Any] = {"env_id": env_id, "physics": physics, "policy": Path(name).name, "seed": seed}
+    return from_trajectories(episodes, info | ({"env_horizon": horizon} if horizon else {}))
 
 
 def collect_mixture(

@@ -41,7 +41,7 @@ class Run:
         run = Run(Path(path))
         if run.path.exists() and not run.path.is_dir():
             raise InputError(f"{path} is a file, not a run directory; choose another name")
-        if run._config.exists():
+        if run._is_ours():
             if run.settings() == json.loads(json.dumps(config)):
                 return run
             if not overwrite:
@@ -61,7 +61,7 @@ class Run:
     def existing(path: str | Path) -> Run:
         """A run made before."""
         run = Run(Path(path))
-        if not run._config.exists():
+        if not run._is_ours():
             raise InputError(
                 f"{path} is not a run directory (config.json is missing); give the --out of a training"
             )
@@ -70,6 +70,13 @@ class Run:
     @property
     def _config(self) -> Path:
         return self.path / "config.json"
+
+    def _is_ours(self) -> bool:
+        """Whether a config.json of ours is there; nothing else is ever replaced."""
+        try:
+            return "trajstitch" in json.loads(self._config.read_text())["versions"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def settings(self) -> dict[str, Any]:
         """What the run was asked to do."""

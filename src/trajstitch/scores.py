@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from trajstitch import envs
 from trajstitch.data import Info
 from trajstitch.errors import InputError
 from trajstitch.play import actor, play
-from trajstitch.policy import Policy, load_policy, stacked
+from trajstitch.policy import Policy, load_policy, policy_info, stacked
 from trajstitch.progress import Tell, silent
 from trajstitch.stats import interval, spread
 
@@ -32,6 +33,20 @@ def reference_scores(env_id: str, info: Info | None = None) -> tuple[float, floa
     if info and "ref_min_score" in info and "ref_max_score" in info:
         return float(info["ref_min_score"]), float(info["ref_max_score"])
     return REFERENCE.get(env_id.partition("-")[0])
+
+
+def env_options(env_id: str, info: Info | None, horizon: int | None = None) -> dict[str, Any]:
+    """How the data's own environment was made, where `info` says so of this id: its arguments and time limit."""
+    info = info or {}
+    options: dict[str, Any] = {"horizon": horizon}
+    if info.get("env_id") != env_id:
+        return options
+    if "env_spec" in info:
+        spec = json.loads(str(info["env_spec"]))
+        options = {**(spec.get("kwargs") or {}), "horizon": horizon or spec.get("max_episode_steps")}
+    if "env_horizon" in info:
+        options["horizon"] = horizon or int(info["env_horizon"])
+    return options
 
 
 @dataclass(frozen=True)
@@ -88,13 +103,15 @@ def evaluate(
 ) -> Scores:
     """Play `episodes` episodes with each policy; episode e of every policy starts in the same state.
 
-    `info` of the training data brings its own reference scores along, where it has them.
+    `info` of the training data brings its own reference scores and the way its environment was made along.
     """
+    if info is None and isinstance(policy, str | Path):
+        info = policy_info(policy)
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, not {episodes}")
     many = stacked(load_policy(policy) if isinstance(policy, str | Path) else policy)
     count = many.range.low.shape[0] * episodes
-    env = envs.make(env_id, count, physics=physics, horizon=horizon)
+    env = envs.make(env_id, count, physics=physics, **env_options(env_id, info, horizon))
     returns, length = np.zeros(count), np.zeros(count, np.int64)
     try:
         starts = [seed + e for _ in range(count // episodes) for e in range(episodes)]

@@ -60,9 +60,10 @@ def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
     """Print the summary for a person."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
-    table = Table(title=name, show_header=False, title_justify="left")
+    table = Table(title=Text(name), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
     add = table.add_row
@@ -110,6 +111,8 @@ def _dropped(data: Dataset) -> str:
     notes = []
     if steps := data.info.get("dropped_steps"):
         notes.append(f"{steps:,} last steps whose successor was not recorded")
+    if episodes := data.info.get("dropped_episodes"):
+        notes.append(f"{episodes:,} episodes of one such step")
     if "split_by" in data.info:
         notes.append(f"no time-outs recorded: episodes split by {data.info['split_by']}")
     if cuts := data.info.get("unmarked_cuts"):
@@ -132,7 +135,10 @@ def _normalised(data: Dataset) -> dict[str, float] | None:
 
 
 def _histogram(values: NDArray[Any], bins: int = 40) -> dict[str, list[float]]:
-    counts, edges = np.histogram(values, bins)
+    low, high = float(values.min()), float(values.max())
+    if not high - low > 1e-9 * max(abs(low), abs(high)):  # all the same, up to rounding
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(values, bins, (low, high))
     return {"counts": counts.tolist(), "edges": edges.tolist()}
 
 

@@ -11,6 +11,8 @@ demo                         the data inside this package
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -42,12 +44,24 @@ def load(source: str | Path, *, horizon: int | None = None, flatten: bool = Fals
     if not path.exists():
         raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID or demo")
     reader = _module(_format(path))
+    with reading(path):
+        return reader.read(path, horizon=horizon)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What goes wrong inside is said of this file; damage can surface as an error of many kinds."""
     try:
-        if reader.__name__.endswith(("d4rl", "npz")):
-            return reader.read(path, horizon=horizon)
-        return reader.read(path)
+        yield
     except InputError as error:
         raise error.within(path) from error
+    except PermissionError as error:
+        raise InputError(f"{path}: this file may not be read; change its permissions") from error
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        what = " ".join(str(error).split())
+        raise InputError(
+            f"{path}: this file is damaged or of a layout trajstitch does not know ({what})"
+        ) from error
 
 
 def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
@@ -55,8 +69,12 @@ def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
     name = str(target)
     if name.startswith("d4rl:") or name == "demo":
         raise InputError(f"{name} is read-only; give a file name such as data.hdf5")
-    module = _module("minari" if name.startswith("minari:") else _format(Path(name)))
-    module.write(data, name, overwrite=overwrite)
+    writer(name).write(data, name, overwrite=overwrite)
+
+
+def writer(name: str) -> ModuleType:
+    """The module that writes data sets of such a name."""
+    return _module("minari" if name.startswith("minari:") else _format(Path(name)))
 
 
 def _format(path: Path) -> str:

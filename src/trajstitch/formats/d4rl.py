@@ -189,14 +189,20 @@ class Ends:
 
 
 def _find_ends(table: Mapping[str, NDArray[Any]], horizon: int | None) -> Ends:
-    terminal = table["terminals"]
     successor = table.get("next_observations")
-    end = terminal.copy()
+    jump = np.zeros(len(table["terminals"]), bool)
+    if successor is not None:
+        jump[:-1] = _jumps(table["observations"], successor)
+    end = table["terminals"].copy()
     note: dict[str, str | int] = {}
     if "timeouts" in table:
+        if horizon is not None:
+            raise InputError("this file records its time-outs; leave --horizon out")
         end |= table["timeouts"]
+        if unmarked := int((jump & ~end).sum()):
+            note["unmarked_cuts"] = unmarked  # the file calls these steps successive, its own arrays say otherwise
     elif horizon is not None:
-        end |= _every(horizon, terminal)
+        end |= _every(horizon, end | jump)
         note["split_by"] = f"horizon {horizon}"
     elif successor is not None:
         note["split_by"] = "discontinuity"
@@ -205,22 +211,17 @@ def _find_ends(table: Mapping[str, NDArray[Any]], horizon: int | None) -> Ends:
             "the key 'timeouts' is missing and so is 'next_observations', so where episodes were cut is unknown; "
             "give the time limit with --horizon, such as --horizon 1000"
         )
-    if successor is not None:
-        jump = _jumps(table["observations"], successor)
-        unmarked = int((jump & ~end[:-1]).sum())
-        if "timeouts" in table and unmarked:
-            note["unmarked_cuts"] = unmarked  # the file calls these steps successive, its own arrays say otherwise
-        end[:-1] |= jump
+    end |= jump
     end[-1] = True  # a file may stop inside an episode
     return Ends(end, note)
 
 
-def _every(horizon: int, terminal: Bool) -> Bool:
-    """Every horizon-th step since the last terminal one."""
+def _every(horizon: int, end: Bool) -> Bool:
+    """Every horizon-th step since the last end of an episode."""
     if horizon < 1:
         raise InputError(f"horizon must be at least 1, not {horizon}")
-    index = np.arange(len(terminal))
-    begin = np.maximum.accumulate(np.where(np.concatenate([[True], terminal[:-1]]), index, 0))
+    index = np.arange(len(end))
+    begin = np.maximum.accumulate(np.where(np.concatenate([[True], end[:-1]]), index, 0))
     return (index - begin + 1) % horizon == 0
 
 
@@ -230,6 +231,6 @@ def _jumps(obs: Float, successor: Float) -> Bool:
     jump[np.flatnonzero(successor[:-1] != obs[1:]) // obs.shape[1]] = True
     if jump.any():
         rows = np.flatnonzero(jump)
-        noise = _NOISE * obs.std(0) + 1e-6
+        noise = _NOISE * obs.std(0, dtype=np.float64) + 1e-6
         jump[rows] = (np.abs(successor[rows] - obs[rows + 1]) > noise).any(1)
     return jump

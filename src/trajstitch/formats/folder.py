@@ -13,8 +13,10 @@ from trajstitch.files import replacing
 from trajstitch.formats.npz import load_seams, save_seams
 
 
-def read(path: Path) -> Dataset:
-    """Map the arrays; only what is used is ever read into memory."""
+def read(path: Path, horizon: int | None = None) -> Dataset:
+    """Map the arrays; they are looked through once, for nan and inf, and not held in memory."""
+    if horizon is not None:
+        raise InputError("this folder records where its episodes end; leave --horizon out")
     arrays = {}
     for name in ARRAYS:
         file = path / f"{name}.npy"

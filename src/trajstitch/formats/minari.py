@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import io
 import json
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -116,7 +117,7 @@ def _local(dataset_id: str, tell: Tell) -> Path:
         return folder
     tell(0, 1, f"Minari downloads {dataset_id}")
     try:
-        with _quiet():
+        with _quiet(), _no_retry_noise():
             minari.download_dataset(dataset_id)
     except ImportError as error:  # its sentence says what to install for the storage it is to download from
         why = str(error).rstrip(".")
@@ -128,6 +129,18 @@ def _local(dataset_id: str, tell: Tell) -> Path:
             f"`minari download {dataset_id}` where there is one and copy its folder there"
         ) from error
     return folder
+
+
+@contextlib.contextmanager
+def _no_retry_noise() -> Iterator[None]:
+    """The hub's client reports each of its tries; ours is the one sentence at the end."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ def read(path: Path, horizon: int | None = None) -> Dataset:
     table = read_arrays(path)
     info = json.loads(str(table.pop(_INFO, "{}")))
     if "obs" in table:
+        if horizon is not None:
+            raise InputError("this file records where its episodes end; leave --horizon out")
         if missing := [name for name in ARRAYS if name not in table]:
             raise InputError(f"the key {missing[0]!r} is missing; our own npz holds {', '.join(ARRAYS)}")
         seams = {k.removeprefix(_SEAMS): v for k, v in table.items() if k.startswith(_SEAMS)}
