@@ -134,13 +134,12 @@ def _local(dataset_id: str, tell: Tell) -> Path:
 @contextlib.contextmanager
 def _no_retry_noise() -> Iterator[None]:
     """The hub's client reports each of its tries; ours is the one sentence at the end."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # it sets its own levels when it is imported, so a logger's would not do
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)
 
 
 @contextlib.contextmanager
