@@ -27,6 +27,7 @@ from trajstitch.formats.d4rl import to_table
 
 PEAK = """
 import sys
+import h5py
 from trajstitch.formats import load
 import trajstitch.formats.d4rl
 def peak():  # in KiB; getrusage would count the parent's

@@ -25,11 +25,15 @@ from trajstitch.files import replacing
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("next_observations", "timeouts")
 _NDIM = {"observations": 2, "next_observations": 2, "actions": 2}
+_SAMPLE = 100_000  # rows that tell the std of a column well enough
 _NOISE = 1e-3  # a successor within this share of a column's std of the next row is that row, rounded
 
 
-def read(path: Path, horizon: int | None = None) -> Dataset:
-    """Read a D4RL file; what could not be kept is counted in `info` (`dropped_steps`, `split_by`, …)."""
+def read(path: Path, horizon: int | None = None, usual_horizon: int | None = None) -> Dataset:
+    """Read a D4RL file; what could not be kept is counted in `info` (`dropped_steps`, `split_by`, …).
+
+    `usual_horizon` is for a caller who knows the time limit but not whether the file records its time-outs.
+    """
     import h5py
 
     if not h5py.is_hdf5(path):
@@ -43,7 +47,7 @@ def read(path: Path, horizon: int | None = None) -> Dataset:
             seams = {name: column[()] for name, column in file["seams"].items()} if "seams" in file else None
     except OSError as error:
         raise InputError(f"this HDF5 file is truncated or damaged; copy it again ({error})") from error
-    data = from_table(table, info, horizon)
+    data = from_table(table, info, horizon if "timeouts" in table else horizon or usual_horizon)
     return replace(data, seams=Seams(**seams)) if seams else data
 
 
@@ -169,7 +173,7 @@ def _check_array(name: str, array: NDArray[Any]) -> NDArray[Any]:
             "values, convert them to float32"
         )
     if name in ("terminals", "timeouts"):
-        if not np.isin(array, (0, 1)).all():
+        if array.dtype != bool and not np.isin(array, (0, 1)).all():
             raise InputError(f"{name} must hold only 0 and 1 (or false and true)")
         return array.astype(bool, copy=False)
     array = np.ascontiguousarray(array, np.float32)
@@ -190,16 +194,15 @@ class Ends:
 
 def _find_ends(table: Mapping[str, NDArray[Any]], horizon: int | None) -> Ends:
     successor = table.get("next_observations")
-    jump = np.zeros(len(table["terminals"]), bool)
+    end = table["terminals"] | table.get("timeouts", False)
+    jump = np.zeros(len(end), bool)
     if successor is not None:
-        jump[:-1] = _jumps(table["observations"], successor)
-    end = table["terminals"].copy()
+        jump[:-1] = _jumps(table["observations"], successor, end)
     note: dict[str, str | int] = {}
     if "timeouts" in table:
         if horizon is not None:
             raise InputError("this file records its time-outs; leave --horizon out")
-        end |= table["timeouts"]
-        if unmarked := int((jump & ~end).sum()):
+        if unmarked := int(jump.sum()):
             note["unmarked_cuts"] = unmarked  # the file calls these steps successive, its own arrays say otherwise
     elif horizon is not None:
         end |= _every(horizon, end | jump)
@@ -225,12 +228,13 @@ def _every(horizon: int, end: Bool) -> Bool:
     return (index - begin + 1) % horizon == 0
 
 
-def _jumps(obs: Float, successor: Float) -> Bool:
-    """Where the recorded successor is not the next row, [N-1]."""
+def _jumps(obs: Float, successor: Float, end: Bool) -> Bool:
+    """Where, besides known ends, the recorded successor is not the next row, [N-1]."""
     jump = np.zeros(len(obs) - 1, bool)
     jump[np.flatnonzero(successor[:-1] != obs[1:]) // obs.shape[1]] = True
+    jump &= ~end[:-1]
     if jump.any():
         rows = np.flatnonzero(jump)
-        noise = _NOISE * obs.std(0, dtype=np.float64) + 1e-6
+        noise = _NOISE * obs[:: 1 + len(obs) // _SAMPLE].std(0, dtype=np.float64) + 1e-6
         jump[rows] = (np.abs(successor[rows] - obs[rows + 1]) > noise).any(1)
     return jump

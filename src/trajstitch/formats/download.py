@@ -70,7 +70,7 @@ def fetch_d4rl(name: str, tell: Tell) -> Dataset:
     path = _cache() / "d4rl" / Path(place).name
     fetch(f"{_server()}/{place}", path, tell, _SHA256.get(name))
     try:
-        data = d4rl.read(path, _HORIZON)
+        data = d4rl.read(path, usual_horizon=_HORIZON)
     except InputError as error:
         raise InputError(f"{path}: {error}; delete this file and load again to download it anew") from error
     env_id = _ENV_ID[name.partition("-")[0]]
