@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -214,11 +215,7 @@ def _train_models(
         found[name] = getattr(own, name)
         if found[name] is None:
             settings = getattr(config, name)
-
-            def make(train: Any = train, fraction: float = fraction, settings: Any = settings, name: str = name,
-                     offset: int = offset) -> Any:  # fmt: skip
-                return train(*halves[fraction], settings, 1000 * seed + 10 * offset, tell(name))
-
+            make = partial(train, *halves[fraction], settings, 1000 * seed + 10 * offset, tell(name))
             found[name], training[name] = stage(name, settings, make)
     models = Ready(**found)
     return models, training, _errors(halves[0.95][1], models)
