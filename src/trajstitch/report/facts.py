@@ -1,0 +1,139 @@
+"""Facts: what the original and the improved data say about each other, apart from how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Bool, Dataset, Int, Seams
+from trajstitch.errors import InputError
+from trajstitch.scores import reference_scores
+
+Real = NDArray[np.float64]
+_BLOCK = 1 << 18  # steps compared together
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What the two data sets say about each other; X stitched steps."""
+
+    original: Dataset
+    improved: Dataset
+    known: bool  # the improved data have a table of seams
+    before: Real  # [M] return of the trajectory each improved one came from
+    replaced: Bool  # [M] it has a stitched step
+    step: Int  # [X] stitched steps of the improved data
+    source: Int  # [X] original row they start from
+    landing: Int  # [X] original row they land on
+    margin: Real  # [X]
+    spread: Real  # [X]
+    gain: Real  # [X]
+    moment: Int  # [X] steps since the trajectory's first
+    distance: Real  # [X] from the old successor of the source to the landing, in the graph's metric
+    strides: Real  # one-step distances of the original data, some of them
+    metric: str  # scaled, raw
+    foreign: int  # steps that are neither stitched nor the original's, or whose states are not
+    repeats: int  # steps from a state their trajectory has started from before
+    horizon: int
+    kept: float  # share of the original's steps that still occur
+    reference: tuple[float, float] | None  # (random, expert) return
+
+    @property
+    def after(self) -> Real:
+        """Returns [M] of the improved trajectories."""
+        return self.improved.returns
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Mean return, original and improved."""
+        return float(self.original.returns.mean()), float(self.after.mean())
+
+    @property
+    def normalised(self) -> tuple[float, float] | None:
+        """The same as normalised scores, where the environment has reference returns."""
+        if self.reference is None:
+            return None
+        random, expert = self.reference
+        old, new = (100 * (mean - random) / (expert - random) for mean in self.means)
+        return old, new
+
+
+def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -> Facts:
+    """Compare; InputError where `improved` cannot have come from `original`."""
+    config = settings.get("config", settings)
+    seams = improved.seams or _unknown_seams(improved)
+    if improved.obs_dim != original.obs_dim or max(seams.source.max(), seams.target.max()) >= len(original.obs):
+        raise InputError("the seams of the improved data do not fit the original; give the data it was made from")
+    step = np.flatnonzero(seams.stitched)
+    owner = improved.trajectory[step]
+    graph = config.get("graph")
+    metric = str(graph.get("metric", "scaled")) if isinstance(graph, Mapping) else "scaled"
+    unit = np.maximum(original.obs.std(0), 1e-6) if metric == "scaled" else np.float32(1)
+    row = some(original.row, 50_000)
+    usual = (seams.source[step] + 1).clip(max=len(original.obs) - 1)
+    return Facts(
+        original=original,
+        improved=improved,
+        known=improved.seams is not None,
+        before=seams.return_before,
+        replaced=np.bincount(owner, minlength=len(improved)) > 0,
+        step=step,
+        source=seams.source[step],
+        landing=seams.target[step],
+        margin=seams.margin[step].astype(float),
+        spread=seams.spread[step].astype(float),
+        gain=seams.value_gain[step].astype(float),
+        moment=step - improved.start[owner],
+        distance=_length((original.obs[seams.target[step]] - original.obs[usual]) / unit),
+        strides=_length((original.obs[row + 1] - original.obs[row]) / unit),
+        metric=metric,
+        foreign=_foreign(original, improved) if improved.seams else 0,
+        repeats=_repeats(improved, seams) if improved.seams else 0,
+        horizon=int(config.get("horizon") or original.length.max()),
+        kept=len(np.unique(seams.source[~seams.stitched])) / original.transitions,
+        reference=reference_scores(str(original.info.get("env_id", "")), original.info),
+    )
+
+
+def _unknown_seams(improved: Dataset) -> Seams:
+    no = np.zeros(improved.transitions, np.float32)
+    rows = no.astype(np.int64)
+    return Seams(rows, rows, no.astype(bool), no, no, no, np.full(len(improved), np.nan))
+
+
+def _length(change: NDArray[Any]) -> Real:
+    return np.linalg.norm(change.astype(float), axis=1)
+
+
+def some(items: NDArray[Any], count: int) -> NDArray[Any]:
+    """At most `count` of them, evenly spread, in order."""
+    return items if len(items) <= count else items[np.linspace(0, len(items) - 1, count).astype(np.int64)]
+
+
+def _foreign(original: Dataset, improved: Dataset) -> int:
+    """Steps whose states, or whose action and reward unless stitched, are not those of the original rows."""
+    assert improved.seams is not None
+    owner = np.repeat(np.arange(len(original)), original.length + 1)
+    wrong = 0
+    for a in range(0, improved.transitions, _BLOCK):
+        part = slice(a, a + _BLOCK)
+        row, source, target = improved.row[part], improved.seams.source[part], improved.seams.target[part]
+        same = (improved.obs[row] == original.obs[source]).all(1)
+        same &= (improved.obs[row + 1] == original.obs[target]).all(1)
+        plain = np.flatnonzero(~improved.seams.stitched[part])
+        begin, end = source[plain], target[plain]
+        old = (begin - owner[begin]).clip(max=original.transitions - 1)
+        same[plain] &= (end == begin + 1) & (owner[begin] == owner[end])
+        same[plain] &= (improved.action[part][plain] == original.action[old]).all(1)
+        same[plain] &= improved.reward[part][plain] == original.reward[old]
+        wrong += int((~same).sum())
+    return wrong
+
+
+def _repeats(improved: Dataset, seams: Seams) -> int:
+    visit = improved.trajectory * (seams.source.max() + 1) + seams.source
+    return int(len(visit) - len(np.unique(visit)))

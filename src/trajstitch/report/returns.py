@@ -1,0 +1,131 @@
+"""Returns: the sections on what was gained, by trajectory and by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trajstitch.data import Dataset
+from trajstitch.report.draw import FAINT, INK, NEW, OLD, POINTS, bin_count, compare, count_up, plot, span, whole
+from trajstitch.report.facts import Facts, Real, some
+from trajstitch.report.markup import compact, figure, grid, number, section, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def show_returns(facts: Facts) -> str:
+    """Returns before and after, as a whole and one by one."""
+    intro = "The return of a trajectory is the sum of its rewards. A trajectory is replaced only by a better one."
+    figures = [
+        figure(
+            "How returns are distributed",
+            plot(partial(_draw_returns, facts.original.returns, facts.after), "% of trajectories", "return"),
+            "Lines mark the means. Look for <b class=old>grey</b> on the left that became <b class=new>teal</b> "
+            "on the right. A lone spike at the far right would be a few trajectories copied into many.",
+        )
+    ]
+    if facts.known:
+        shown = "" if len(facts.before) <= POINTS else f" Of {len(facts.before):,} trajectories, some are drawn."
+        figures.append(
+            figure(
+                "Each trajectory, before and after",
+                plot(partial(_draw_pairs, facts), "return after", "return before"),
+                "On the diagonal nothing changed. Height above it is what stitching gained. A point below would "
+                f"be a trajectory made worse.{shown}",
+            )
+        )
+    return section("Returns", intro, grid(figures))
+
+
+def _draw_returns(old: Real, new: Real, ax: Axes) -> None:
+    edges = np.linspace(*span(np.concatenate([old, new])), bin_count(new) + 1)
+    compare(ax, edges, old, new)
+    for values, colour in ((old, OLD), (new, NEW)):
+        ax.axvline(values.mean(), color=colour, linewidth=1.5, linestyle=(0, (4, 2)))
+
+
+def _draw_pairs(facts: Facts, ax: Axes) -> None:
+    low, high = span(np.concatenate([facts.before, facts.after]))
+    ax.plot([low, high], [low, high], color=FAINT, linewidth=1.5, zorder=0)
+    for which, colour, size in ((~facts.replaced, OLD, 20), (facts.replaced, NEW, 26)):
+        m = some(np.flatnonzero(which), POINTS)
+        alpha = 0.75 if len(m) < 500 else 0.4
+        ax.scatter(
+            facts.before[m], facts.after[m], s=size, c=colour, alpha=alpha, linewidths=0, rasterized=len(m) > 300
+        )
+    ax.set(xlim=(low, high), ylim=(low, high))
+
+
+def show_iterations(original: Dataset, history: Sequence[Mapping[str, Any]]) -> str:
+    """What each iteration gained."""
+    intro = (
+        "An iteration fits state values to the current data, proposes a new trajectory for each, and accepts "
+        "those that are better. It ends when none is."
+    )
+    if not history:
+        return section("Iterations", intro, "<p class=none>There was no iteration: no edge to choose from.</p>")
+    entries = [dict(entry) for entry in history]
+    iteration = [int(entry.get("iteration", k + 1)) for k, entry in enumerate(entries)]
+    means = np.array([original.returns.mean(), *(float(entry.get("return_mean", np.nan)) for entry in entries)])
+    accepted = np.array([float(entry.get("accepted", 0)) for entry in entries])
+    figures = [
+        figure(
+            "Mean return",
+            plot(partial(_draw_progress, iteration, means), "mean return", "iteration (0: as given)"),
+            "It should rise and then level off. Still steep at the end: more iterations may gain more.",
+        ),
+        figure(
+            "Trajectories accepted",
+            plot(partial(_draw_bars, iteration, accepted), "trajectories", "iteration"),
+            "It should fall towards zero. A count that grows again suggests that value estimates run away.",
+        ),
+    ]
+    names = {
+        "accepted": "accepted",
+        "return_mean": "mean return",
+        "return_std": "std",
+        "steps": "steps",
+        "stitched_steps": "stitched",
+        "seams": "distinct seams",
+        "repeated_states": "repeats",
+        "at_horizon": "at horizon",
+        "seconds": "seconds",
+    }
+    given = [original.returns.mean(), original.returns.std(), original.transitions]
+    rows = [["as given", "", *map(number, given), *[""] * 5]]
+    rows += [
+        [str(k), *(number(entry.get(name, "")) for name in names)]
+        for k, entry in zip(iteration, entries, strict=True)
+    ]
+    note = (
+        "<p class=note><b>Repeats</b> are steps from a state their trajectory had been in before; "
+        "<b>at horizon</b> counts trajectories of the greatest length allowed. Both growing together would be "
+        "loops.</p>"
+    )
+    return section("Iterations", intro, grid(figures) + table(["iteration", *names.values()], rows) + note)
+
+
+def _draw_progress(iteration: list[int], means: Real, ax: Axes) -> None:
+    at = np.array([0, *iteration])
+    ax.plot(at, means, color=NEW, linewidth=2)
+    ax.scatter(at, means, s=36, c=[OLD] + [NEW] * len(iteration), zorder=3)
+    ax.set_xlim(-0.3, at[-1] + 0.3)
+    ax.set_ylim(*span(means, 0.15))
+    ax.set_xticks(whole(0, at[-1]))
+
+
+def _draw_bars(iteration: list[int], counts: Real, ax: Axes) -> None:
+    ax.bar(iteration, counts, width=0.55, color=NEW)
+    ax.set_xlim(iteration[0] - 0.8, iteration[-1] + 0.8)
+    ax.set_ylim(0, max(counts.max(), 1) * 1.15)
+    ax.set_xticks(whole(iteration[0], iteration[-1]))
+    count_up(ax)
+    if len(iteration) <= 12:
+        for x, y in zip(iteration, counts, strict=True):
+            ax.annotate(
+                compact(y), (x, y), (0, 3), textcoords="offset points", ha="center", color=INK, fontsize=10
+            )

@@ -1,0 +1,276 @@
+"""Seams: the sections on why each was chosen and where in the state space it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trajstitch.data import Dataset, Int
+from trajstitch.report.draw import (
+    FAINT,
+    INK,
+    NEW,
+    OLD,
+    POINTS,
+    bin_count,
+    compare,
+    count_up,
+    plot,
+    shares_of,
+    span,
+    whole,
+)
+from trajstitch.report.facts import Facts, Real, some
+from trajstitch.report.markup import figure, grid, number, percent, section, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CLOUD = 200_000  # states that make up a density
+
+
+def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
+    """Every reason for which seams were chosen."""
+    intro = (
+        "A seam is a step from one recorded state to another that never followed it in the data. Its action and "
+        "reward are the models'. Here is every reason for which seams were chosen."
+    )
+    if not len(facts.step):
+        return section("Seams", intro, "<p class=none>There is no seam in these data.</p>")
+    per = np.bincount(facts.improved.trajectory[facts.step], minlength=len(facts.improved))[facts.replaced]
+    epsilon = graph.get("epsilon")
+    draw = partial(plot, width=330, height=215)
+    figures = [
+        figure(
+            "Plausibility margin",
+            draw(partial(_draw_one, facts.margin), "% of seams", "log likelihood above the old step's"),
+            f"Always above 0; median {number(float(np.median(facts.margin)))}. A pile-up at 0 means seams only "
+            "just allowed; huge margins mean the old step itself was a surprise.",
+        ),
+        figure(
+            "Value gain",
+            draw(partial(_draw_one, facts.gain), "% of seams", "value of landing − of old successor"),
+            "How much better the new place is thought to be. Many tiny gains: the value model's noise.",
+        ),
+        figure(
+            "Ensemble spread",
+            draw(partial(_draw_one, facts.spread), "% of seams", "disagreement, in predicted std"),
+            "Below 1 the dynamics models agree to within their own noise. A tail beyond is guesswork.",
+        ),
+        figure(
+            "Seams per trajectory",
+            draw(partial(_draw_counts, per), "replaced trajectories", "seams in it"),
+            "Few is good: each seam adds its own small error. Dozens in one trajectory deserve a look.",
+        ),
+        figure(
+            "Distance bridged",
+            draw(
+                partial(_draw_distance, facts.strides, facts.distance, epsilon),
+                "% of each",
+                f"distance, {facts.metric} states",
+            ),
+            f"<b class=new>From the old successor to the landing</b>, next to <b class=old>ordinary steps</b>. "
+            f"{'The dashed line is ε. ' if epsilon else ''}Teal to the right of grey would be jumps.",
+        ),
+        figure(
+            "When in the trajectory",
+            draw(partial(_draw_moments, facts), "% of each", "step"),
+            "<b class=new>Seams</b> next to <b class=old>all steps</b>. Seams usually crowd where policies fail; "
+            "one narrow spike may be a single state used by everyone.",
+        ),
+    ]
+    return section("Seams", intro, grid(figures, "thirds") + _weakest(facts))
+
+
+def _draw_one(values: Real, ax: Axes) -> None:
+    """Shares of one quantity; on a logarithmic axis where it spans orders of magnitude."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return
+    low, high = np.quantile(values, [0.1, 0.99])
+    bins = bin_count(values)
+    if values.min() > 0 and high > 50 * low:
+        ax.set_xscale("log")
+        edges = np.geomspace(values.min() / 1.05, values.max() * 1.05, bins + 1)
+    else:
+        edges = np.linspace(*span(np.append(values, 0.0) if low > 0 else values, 0.02), bins + 1)
+    ax.stairs(shares_of(values, edges), edges, fill=True, color=NEW, alpha=0.85)
+    ax.set_xlim(edges[0], edges[-1])
+
+
+def _draw_counts(per: Int, ax: Axes) -> None:
+    top = int(per.max())
+    width = -(-top // 30)
+    edges = np.arange(0.5, top + width + 0.5, width)
+    ax.bar((edges[1:] + edges[:-1]) / 2, np.histogram(per, edges)[0], width=0.8 * width, color=NEW, alpha=0.85)
+    ax.set_xlim(edges[0] - 0.5, max(edges[-1], 5.5))
+    ax.set_xticks(whole(1, max(top, 5)))
+    count_up(ax)
+
+
+def _draw_distance(strides: Real, distance: Real, epsilon: float | None, ax: Axes) -> None:
+    top = max(float(np.quantile(strides, 0.995)), float(np.quantile(distance, 0.995)), epsilon or 0.0, 1e-9)
+    compare(ax, np.linspace(0, top * 1.03, bin_count(distance) + 1), strides.clip(max=top), distance.clip(max=top))
+    if epsilon:
+        ax.axvline(epsilon, color=INK, linewidth=1, linestyle=(0, (3, 2)))
+
+
+def _draw_moments(facts: Facts, ax: Axes) -> None:
+    data = facts.improved
+    longest = int(data.length.max())
+    edges = np.linspace(0, longest, min(longest, bin_count(facts.step)) + 1)
+    when = np.arange(data.transitions) - np.repeat(data.start[:-1], data.length)
+    compare(ax, edges, when, facts.moment)
+
+
+def _weakest(facts: Facts, count: int = 10) -> str:
+    """The distinct seams of lowest margin, for those who want to look themselves."""
+    pair = facts.source * len(facts.original.obs) + facts.landing
+    _, first, uses = np.unique(pair, return_index=True, return_counts=True)
+    order = np.argsort(facts.margin[first], kind="stable")[:count]
+    rows = []
+    for x, used in zip(first[order], uses[order], strict=True):
+        place = [facts.improved.trajectory[facts.step[x]], facts.moment[x], facts.source[x], facts.landing[x]]
+        reasons = [facts.margin[x], facts.gain[x], facts.spread[x], facts.distance[x]]
+        rows.append([*map(str, place), *(number(float(reason)) for reason in reasons), f"{used:,}"])
+    head = ["trajectory", "step", "from row", "to row", "margin", "value gain", "spread", "distance", "uses"]
+    title = (
+        f"The {len(rows)} least plausible of {len(first):,} distinct seams" if len(rows) > 1 else "The one seam"
+    )
+    return f"<details><summary>{title}</summary>{table(head, rows)}</details>"
+
+
+def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
+    """Seams over all states, and three replaced trajectories from near."""
+    if not len(facts.step):
+        return ""
+    flat, explained = _project(original)
+    intro = (
+        f"States have {original.obs_dim} numbers; drawn are the two directions in which they vary most "
+        f"({percent(explained)} of the variance of scaled states)."
+    )
+    overview = figure(
+        "All seams over all states",
+        plot(partial(_draw_overview, flat, facts), "", "", 820, 370, bare=True),
+        "<b class=old>Darker grey</b>: more recorded states. <b class=new>Teal</b>: where seams start. Seams "
+        "belong where data are dense; in thin regions the models have little to go by.",
+    )
+    chosen = _examples(facts)
+    names = {1: ["The gain"], 2: ["Largest gain", "Smallest gain"]}.get(
+        len(chosen), ["Largest gain", "Median gain", "Smallest gain"]
+    )
+    small = partial(plot, width=330, height=230)
+    figures = [
+        figure(
+            f"{name}: trajectory {m:,}",
+            small(partial(_draw_reward, original, improved, facts, m), "reward so far", "step"),
+            f"Return {number(float(facts.before[m]))} → <b class=new>{number(float(facts.after[m]))}</b>. "
+            "Dots are seams.",
+        )
+        for name, m in zip(names, chosen, strict=True)
+    ]
+    figures += [
+        figure(
+            "Around its first seam",
+            small(partial(_draw_window, flat, original, improved, facts, m), "", "", bare=True),
+            "The <b class=old>old</b> way leaves the ring to its own successor, the <b class=new>new</b> one over "
+            "the seam to the dot. The two should part gently.",
+        )
+        for m in chosen
+    ]
+    rest = f"<h3>Examples</h3>{grid(figures, 'thirds' if len(chosen) != 2 else '')}"
+    return section("Where in the state space", intro, overview + rest)
+
+
+def _project(original: Dataset) -> tuple[Real, float]:
+    """States [N + M, 2] on the two main axes of the scaled states, and the share of variance there."""
+    std = original.obs.std(0, dtype=np.float64)
+    weight = np.where(std > 1e-6, 1 / np.maximum(std, 1e-6), 0.0)
+    sample = some(original.obs, _CLOUD)
+    mean = sample.mean(0, dtype=np.float64)
+    scaled = (sample - mean) * weight
+    size, axes = np.linalg.eigh(scaled.T @ scaled / len(scaled))
+    axes = np.pad(axes[:, ::-1][:, :2], ((0, 0), (0, max(0, 2 - axes.shape[1]))))
+    axes *= np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1, 1)  # eigenvectors have no sign of their own
+    plane = (weight[:, None] * axes).astype(np.float32)
+    flat = original.obs @ plane - mean @ plane
+    return flat, float(size[::-1][:2].sum() / max(size.sum(), 1e-12))
+
+
+def _draw_overview(flat: Real, facts: Facts, ax: Axes) -> None:
+    from scipy.ndimage import gaussian_filter
+
+    seams = flat[some(np.unique(facts.source), POINTS)]
+    most = np.concatenate([np.quantile(flat, [0.001, 0.999], axis=0), seams])  # without the odd far-off state
+    (left, right), (low, high) = (span(column, 0.12) for column in most.T)
+    points = some(flat, _CLOUD)
+    count, x, y = np.histogram2d(points[:, 0], points[:, 1], (200, 80), ((left, right), (low, high)))
+    density = gaussian_filter(count, 2.2, mode="constant")
+    levels = density.max() * np.geomspace(2e-3, 1, 9)
+    greys = [str(shade) for shade in np.linspace(0.965, 0.72, 8)]
+    middle = [(edge[1:] + edge[:-1]) / 2 for edge in (x, y)]
+    ax.contourf(*middle, density.T, levels, colors=greys, antialiased=True)
+    few = len(seams) < 300
+    ax.scatter(
+        seams[:, 0],
+        seams[:, 1],
+        s=70 if few else 16,
+        c=NEW,
+        alpha=0.95 if few else 0.7,
+        edgecolors="white",
+        linewidths=0.8 if few else 0,
+        rasterized=not few,
+    )
+    ax.set(xlim=(left, right), ylim=(low, high))
+
+
+def _examples(facts: Facts) -> list[int]:
+    """Replaced trajectories of largest, median and smallest gain."""
+    which = np.flatnonzero(facts.replaced)
+    order = which[np.argsort(-(facts.after - facts.before)[which], kind="stable")]
+    return [int(order[k]) for k in sorted({0, len(order) // 2, len(order) - 1})]
+
+
+def _draw_reward(original: Dataset, improved: Dataset, facts: Facts, m: int, ax: Axes) -> None:
+    assert improved.seams is not None
+    first = int(improved.seams.source[improved.start[m]])
+    old = original[int(np.searchsorted(original.start[:-1] + np.arange(len(original)), first, side="right")) - 1]
+    new = improved[m]
+    sums = [np.concatenate([[0.0], np.cumsum(t.reward, dtype=np.float64)]) for t in (old, new)]
+    at = facts.moment[improved.trajectory[facts.step] == m]
+    for total, colour, width in zip(sums, (OLD, NEW), (4.0, 1.8), strict=True):
+        shown = some(np.arange(len(total)), 400)
+        ax.plot(shown, total[shown], color=colour, linewidth=width, solid_capstyle="round")
+        ax.scatter(len(total) - 1, total[-1], marker="|", s=90, color=colour, linewidths=2)
+    at = some(at, 200)
+    ax.scatter(at, sums[1][at], s=40, color=NEW, edgecolors="white", linewidths=0.8, zorder=4)
+    ax.set_xlim(0, max(map(len, sums)) * 1.02)
+
+
+def _draw_window(
+    flat: Real, original: Dataset, improved: Dataset, facts: Facts, m: int, ax: Axes, reach: int = 12
+) -> None:
+    """The old and the new way, `reach` steps before and after the first seam."""
+    assert improved.seams is not None
+    x = int(np.flatnonzero(improved.trajectory[facts.step] == m)[0])
+    source, landing, step = int(facts.source[x]), int(facts.landing[x]), int(facts.step[x])
+    begin = original.start + np.arange(len(original) + 1)
+    k = int(np.searchsorted(begin, source, side="right")) - 1
+    old = flat[max(source - reach, begin[k]) : min(source + reach + 1, begin[k + 1])]
+    new = flat[np.append(source, improved.seams.target[step : min(step + reach, improved.start[m + 1])])]
+    both = np.concatenate([old, new])
+    (left, right), (low, high) = (span(column, 0.12) for column in both.T)
+    points = some(flat, _CLOUD)
+    inside = (points[:, 0] > left) & (points[:, 0] < right) & (points[:, 1] > low) & (points[:, 1] < high)
+    cloud = some(points[inside], POINTS)
+    ax.scatter(cloud[:, 0], cloud[:, 1], s=3, c=FAINT, linewidths=0, rasterized=True)
+    ax.plot(*old.T, color=OLD, linewidth=3.2, solid_capstyle="round")
+    ax.plot(*new.T, color=NEW, linewidth=1.8, solid_capstyle="round")
+    ax.scatter(
+        flat[source, 0], flat[source, 1], s=70, facecolors="white", edgecolors=INK, linewidths=1.4, zorder=4
+    )
+    ax.scatter(flat[landing, 0], flat[landing, 1], s=34, color=NEW, edgecolors="white", linewidths=0.8, zorder=5)
+    ax.set(xlim=(left, right), ylim=(low, high))
