@@ -37,9 +37,13 @@ class BC(Learner):
         if not 0 < self.percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")
 
+    def choose(self, data: Dataset) -> Dataset:
+        """The trajectories that are cloned."""
+        return data.top(self.percent) if self.percent < 100 else data
+
     def table(self, data: Dataset) -> Table:
         """What a step draws its batch from: the transitions of the chosen trajectories."""
-        chosen = data.top(self.percent) if self.percent < 100 else data
+        chosen = self.choose(data)
         return {"obs": chosen.obs[chosen.row], "action": chosen.action}
 
     def init(self, table: Table, key: Array) -> Policy:
@@ -67,8 +71,9 @@ class WeightedBC(BC):
 
     def table(self, data: Dataset) -> Table:
         """With the weight of each transition."""
-        chosen = data.top(self.percent) if self.percent < 100 else data
-        value, _ = train_value(step_table(chosen), ValueConfig(fit=Fit(self.value_steps, 256, 3e-4)), seed=0)
+        value, _ = train_value(
+            step_table(self.choose(data)), ValueConfig(fit=Fit(self.value_steps, 256, 3e-4)), seed=0
+        )
         table = super().table(data)
         return {**table, "weight": value_weights(np.asarray(value.value(jnp.asarray(table["obs"]))))}
 

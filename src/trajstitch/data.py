@@ -152,6 +152,11 @@ class Dataset:
         """The row of `obs` each transition starts in, [N]; it ends in `row + 1`."""
         return np.arange(self.transitions) + self.trajectory
 
+    @cached_property
+    def last_row(self) -> Int:
+        """The row of `obs` each trajectory ends in, [M]."""
+        return self.start[1:] + np.arange(len(self))
+
     # -- choosing ----------------------------------------------------------------------------------------------
 
     @overload

@@ -103,9 +103,8 @@ class Search:
                 "half of all steps do not change the state, so epsilon cannot be chosen; give --graph.epsilon"
             )
         self.tree = cKDTree(self.points)
-        last = data.start[1:] + np.arange(len(data))
         self.successor = np.arange(1, len(data.obs) + 1)
-        self.successor[last] = -1  # a last state has none
+        self.successor[data.last_row] = -1  # a last state has none
         self.near = self._all_nearest(tell) if near is None and self.nearest else near
 
     def empty(self) -> Graph:

@@ -63,19 +63,16 @@ def occurrences(graph: Graph, reward: NDArray[Any], tours: Tours) -> Int:
 
     A place below L is a step, L + m the end of trajectory m, -1 means nowhere. Of equals the first place counts.
     """
-    steps, many = len(tours.pair), len(tours.terminal)
     rows = int(max(graph.source.max(), graph.target.max())) + 1
     wanted = np.zeros(rows, bool)
     wanted[graph.landing] = True
     row = np.concatenate([graph.source[tours.pair], graph.target[tours.pair[tours.start[1:] - 1]]])
     where = np.flatnonzero(wanted[row])
-    remaining = np.concatenate([_remaining(reward[tours.pair], tours.start), np.zeros(many)])
+    remaining = np.concatenate([_remaining(reward[tours.pair], tours.start), np.zeros(len(tours.terminal))])
     order = where[np.lexsort((where, -remaining[where], row[where]))]
-    first = np.ones(len(order), bool)
-    first[1:] = row[order[1:]] != row[order[:-1]]
+    best = order[_first_of_each(row[order])]
     place = np.full(rows, -1)
-    place[row[order[first]]] = order[first]
-    assert steps + many == len(row)
+    place[row[best]] = best
     return place
 
 
@@ -88,9 +85,8 @@ def choose_edges(graph: Graph, value: NDArray[Any], place: Int, pairs: Int) -> I
     worth = value[graph.landing]
     edge = np.flatnonzero(used[owner] & (place[graph.landing] >= 0) & (worth > value[graph.target[owner]]))
     order = edge[np.lexsort((graph.landing[edge], -worth[edge], owner[edge]))]
-    first = np.ones(len(order), bool)
-    first[1:] = owner[order[1:]] != owner[order[:-1]]
-    choice[owner[order[first]]] = order[first]
+    best = order[_first_of_each(owner[order])]
+    choice[owner[best]] = best
     return choice
 
 
@@ -126,6 +122,11 @@ def _follow(
     order = np.argsort(trajectory, kind="stable")  # steps were walked in order of time
     start = np.concatenate([[0], np.cumsum(np.bincount(trajectory, minlength=many))])
     return Proposal(pair[order], edge[order], start, terminal)
+
+
+def _first_of_each(group: Int) -> Bool:
+    """Where a sorted column of numbers begins a new one."""
+    return np.concatenate([np.ones(min(1, len(group)), bool), group[1:] != group[:-1]])
 
 
 def _remaining(reward: NDArray[Any], start: Int) -> NDArray[np.float64]:

@@ -35,6 +35,12 @@ def reference_scores(env_id: str, info: Info | None = None) -> tuple[float, floa
     return REFERENCE.get(env_id.partition("-")[0])
 
 
+def normalise(returns: Any, reference: tuple[float, float]) -> Any:
+    """100 · (return - random) / (expert - random)."""
+    random, expert = reference
+    return 100 * (returns - random) / (expert - random)
+
+
 def env_options(env_id: str, info: Info | None, horizon: int | None = None) -> dict[str, Any]:
     """How the data's own environment was made, where `info` says so of this id: its arguments and time limit."""
     info = info or {}
@@ -70,11 +76,10 @@ class Scores:
         return float(self.normalise(self.returns).mean())
 
     def normalise(self, returns: NDArray[Any]) -> NDArray[np.float64]:
-        """100 · (return - random) / (expert - random)."""
+        """By this environment's reference; nan where there is none."""
         if self.reference is None:
             return np.full_like(returns, np.nan, dtype=np.float64)
-        random, expert = self.reference
-        return np.asarray(100 * (returns - random) / (expert - random), np.float64)
+        return np.asarray(normalise(returns, self.reference), np.float64)
 
     def summary(self) -> dict[str, Any]:
         """Everything a report says of these scores, as plain numbers."""

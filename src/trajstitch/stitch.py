@@ -227,11 +227,11 @@ def _errors(held_out: Dataset, models: Ready) -> dict[str, float]:
     key = jax.random.key(0)
     action = _actions(models.inverse, table["obs"], table["next_obs"], held_out.action_dim, key)
     reward = _rewards(models.reward, table["obs"], table["action"], table["next_obs"], key)
-    spread = max(float(table["reward"].std()), 1e-12)
+    off = float(np.sqrt(np.mean((reward - table["reward"]) ** 2)))
     return {
         "inverse_mean_absolute_action": float(np.abs(action - table["action"]).mean()),
-        "reward_root_mean_square": float(np.sqrt(np.mean((reward - table["reward"]) ** 2))),
-        "reward_root_mean_square_of_std": float(np.sqrt(np.mean((reward - table["reward"]) ** 2)) / spread),
+        "reward_root_mean_square": off,
+        "reward_root_mean_square_of_std": off / max(float(table["reward"].std()), 1e-12),
     }
 
 
@@ -278,7 +278,7 @@ def _worth(data: Dataset, graph: Graph, model: Any) -> NDArray[np.float64]:
         worth[rows[part]] = _model_output(
             "value", "value", model.value(_padded(data.obs[rows[part]])), part.stop - part.start, ()
         )
-    worth[(data.start[1:] + np.arange(len(data)))[data.terminal]] = 0
+    worth[data.last_row[data.terminal]] = 0
     return worth
 
 

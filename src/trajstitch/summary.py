@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch.data import Dataset, Float
-from trajstitch.scores import reference_scores
+from trajstitch.scores import normalise, reference_scores
 
 _SATURATED = 0.999  # an action beyond this share of its half-range counts as saturated
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -131,7 +131,7 @@ def _normalised(data: Dataset) -> dict[str, float] | None:
     reference = reference_scores(str(data.info.get("env_id", "")), data.info)
     if reference is None:
         return None
-    return _describe(100 * (data.returns - reference[0]) / (reference[1] - reference[0]))
+    return _describe(normalise(data.returns, reference))
 
 
 def _histogram(values: NDArray[Any], bins: int = 40) -> dict[str, list[float]]:

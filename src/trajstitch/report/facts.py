@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Bool, Dataset, Int, Seams
 from trajstitch.errors import InputError
-from trajstitch.scores import reference_scores
+from trajstitch.scores import normalise, reference_scores
 
 Real = NDArray[np.float64]
 _BLOCK = 1 << 18  # steps compared together
@@ -57,8 +57,7 @@ class Facts:
         """The same as normalised scores, where the environment has reference returns."""
         if self.reference is None:
             return None
-        random, expert = self.reference
-        old, new = (100 * (mean - random) / (expert - random) for mean in self.means)
+        old, new = (normalise(mean, self.reference) for mean in self.means)
         return old, new
 
 
