@@ -39,7 +39,7 @@ def make_data(name: str, shared: Path, transitions: int) -> Dataset:
     env, _, kind = name.partition("-")
     medium = shared / "policies" / f"d4rl-{env}-medium-v2.npz"
     expert = shared / "policies" / f"tqc-{env}-expert.npz"
-    where: dict[str, Any] = {"physics": "d4rl", "seed": 1}
+    where: dict[str, Any] = {"physics": "d4rl", "seed": 1, "together": 256}
     if kind == "medium":
         return collect(medium, f"{ENVS[env]}-v4", transitions, **where)
     if kind == "medium-expert":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from trajstitch import graph, plan
+from trajstitch import graph, neighbours, plan
 from trajstitch.data import Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.graph import GraphConfig, Search, build
@@ -151,8 +151,8 @@ def test_scaled_states_have_unit_std_however_many_and_large_they_are():
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(200_001, 2)) * [1, 0.1] + [10_000, 0]
     data = from_trajectories([Trajectory(obs, np.zeros((200_000, 1)), np.zeros(200_000), False)])
-    points = Search(data, GraphConfig("scaled", 0.5, 0)).points
-    np.testing.assert_allclose(np.std(points, 0, dtype=np.float64), 1, rtol=1e-3)
+    spread = Search(data, GraphConfig("scaled", 0.5, 0)).spread
+    np.testing.assert_allclose(np.std(data.obs / spread, 0, dtype=np.float64), 1, rtol=1e-3)
 
 
 def test_a_constant_column_does_not_matter():
@@ -189,7 +189,7 @@ def test_neighbours_in_parts_and_given_are_the_same():
     data = random_dataset(0, [9, 4, 7], obs_dim=2)
     rows, config = np.arange(len(data.obs)), GraphConfig("raw", 1.0, 4)
     whole = Search(data, config)
-    with patch.object(graph, "_QUERIES", 5):
+    with patch.object(neighbours, "_QUERIES", 5):
         np.testing.assert_array_equal(Search(data, config).neighbours(rows), whole.neighbours(rows))
     given = Search(data, config, near=whole.near)
     np.testing.assert_array_equal(given.neighbours(rows[::-1]), whole.neighbours(rows)[::-1])

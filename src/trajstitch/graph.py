@@ -13,23 +13,22 @@ edges of the pairs it has made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from trajstitch.data import Dataset, Float, Int
 from trajstitch.errors import InputError
+from trajstitch.neighbours import Tree, all_nearest
 from trajstitch.progress import Tell, silent
 
 _BLOCK = 4096  # sources scored together
-_QUERIES = 32768  # states whose neighbours are looked for together
 _LARGE = 300_000  # states from which on neighbours are many and near
 
 
@@ -91,21 +90,31 @@ class Search:
     def __init__(
         self, data: Dataset, config: GraphConfig, tell: Tell = silent, near: NDArray[np.int32] | None = None
     ) -> None:
-        self.data = data
+        self.data, self.tell, self._near = data, tell, near
         large = len(data.obs) >= _LARGE
         self.nearest = (48 if large else 200) if config.nearest is None else config.nearest
-        spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6) if config.metric == "scaled" else np.ones(1)
-        self.points = data.obs / spread.astype(np.float32)
-        step = np.linalg.norm(self.points[data.row + 1] - self.points[data.row], axis=1)
-        self.epsilon = config.epsilon or float(np.median(step)) * (0.5 if large else 1)
+        self.spread = np.ones(data.obs_dim)
+        if config.metric == "scaled":
+            self.spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6)
+        self.epsilon = config.epsilon or _typical_step(data, self.spread) * (0.5 if large else 1)
         if not self.epsilon > 0:
             raise InputError(
                 "half of all steps do not change the state, so epsilon cannot be chosen; give --graph.epsilon"
             )
-        self.tree = cKDTree(self.points)
-        self.successor = np.arange(1, len(data.obs) + 1)
+        self.successor = np.arange(1, len(data.obs) + 1, dtype=np.int32)
         self.successor[data.last_row] = -1  # a last state has none
-        self.near = self._all_nearest(tell) if near is None and self.nearest else near
+
+    @cached_property
+    def near(self) -> NDArray[np.int32] | None:
+        """Rows [rows, K] of each state's nearest, itself first, padded with -1; None without a cap."""
+        if self._near is not None or not self.nearest:
+            return self._near
+        count = min(self.nearest + 1, len(self.data.obs))  # the state itself is one of them
+        return all_nearest(self._tree, count, self.epsilon, self.tell)
+
+    @cached_property
+    def _tree(self) -> Tree:
+        return Tree(self.data.obs / self.spread)
 
     def empty(self) -> Graph:
         """No pair yet."""
@@ -116,17 +125,23 @@ class Search:
         self, graph: Graph, source: Int, target: Int, dynamics: DynamicsModel, tell: Tell = silent
     ) -> Graph:
         """The graph with these pairs behind its own."""
-        score = _scorer(self.data, dynamics)
+        obs = jnp.asarray(self.data.obs)
+        looked = edges = 0
         found: list[tuple[NDArray[Any], ...]] = []
-        looked = 0
-        for a in range(0, len(source), _BLOCK):
+        waiting: tuple[int, Scored] | None = None
+        for a in [*range(0, len(source), _BLOCK), len(source)]:
             part, goal = source[a : a + _BLOCK], target[a : a + _BLOCK]
-            candidate = self.candidates(part, goal)
-            looked += int((candidate >= 0).sum())
-            margin, spread = score(part, goal, candidate)
-            pair, column = np.nonzero((candidate >= 0) & (margin > 0))
-            found.append((a + pair, candidate[pair, column], margin[pair, column], spread[pair]))
-            tell(min(a + _BLOCK, len(source)), len(source), f"{sum(len(f[0]) for f in found):,} edges")
+            begun = None
+            if len(part):
+                candidate = self.candidates(part, goal)
+                looked += int((candidate >= 0).sum())
+                begun = a, Scored.begin(obs, self.data.obs[np.resize(part, _BLOCK)], goal, candidate, dynamics)
+            if waiting:  # the device works on a block while the host prepares the next and takes in the last
+                pair, *columns = waiting[1].finish(obs)
+                found.append((waiting[0] + pair, *columns))
+                edges += len(pair)
+                tell(a, len(source), f"{edges:,} edges")
+            waiting = begun
         if not found:
             return graph
         pair, landing, margin, spread = (np.concatenate(columns) for columns in zip(*found, strict=True))
@@ -137,86 +152,108 @@ class Search:
             target=np.concatenate([graph.target, target]),
             begin=np.concatenate([graph.begin, graph.begin[-1] + np.cumsum(count)]),
             landing=np.concatenate([graph.landing, landing]),
-            margin=np.concatenate([graph.margin, margin.astype(np.float32)]),
-            spread=np.concatenate([graph.spread, spread.astype(np.float32)]),
+            margin=np.concatenate([graph.margin, margin]),
+            spread=np.concatenate([graph.spread, spread]),
             candidates=graph.candidates + looked,
         )
 
-    def candidates(self, source: Int, target: Int) -> Int:
+    def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
         """Rows [B, K] that may follow each source instead of its target, padded with -1, each once."""
-        near = self.neighbours(np.concatenate([source, target]))
-        beside, around = near[: len(source)], near[len(source) :]
+        beside, around = self.neighbours(source), self.neighbours(target)
         after = np.where(beside >= 0, self.successor[beside], -1)
         both = np.sort(np.concatenate([after, around], axis=1), axis=1)
-        twice = np.concatenate([np.zeros((len(both), 1), bool), both[:, 1:] == both[:, :-1]], axis=1)
-        return np.where(twice | (both == target[:, None]), -1, both)
+        twice = both[:, 1:] == both[:, :-1]
+        both[both == target[:, None]] = -1
+        both[:, 1:][twice] = -1
+        return both
 
-    def neighbours(self, row: Int) -> Int:
+    def neighbours(self, row: Int) -> NDArray[np.int32]:
         """Rows [B, K] within epsilon of each state, the state itself too, padded with -1."""
-        if self.near is not None:
-            return self.near[row].astype(np.int64)
-        balls = self.tree.query_ball_point(self.points[row], self.epsilon, workers=-1, return_sorted=True)
-        padded = np.full((len(row), max(map(len, balls))), -1)
-        for line, ball in zip(padded, balls, strict=True):
-            line[: len(ball)] = ball
-        return padded
-
-    def _all_nearest(self, tell: Tell) -> NDArray[np.int32]:
-        rows = len(self.points)
-        count = min(self.nearest + 1, rows)  # the state itself is one of them
-        found = np.empty((rows, count), np.int32)
-        for a in range(0, rows, _QUERIES):
-            _, near = self.tree.query(
-                self.points[a : a + _QUERIES],
-                np.arange(1, count + 1),
-                distance_upper_bound=self.epsilon,
-                workers=-1,
-            )
-            found[a : a + _QUERIES] = np.where(near < rows, near, -1)
-            tell(min(a + _QUERIES, rows), rows, "states' neighbours")
-        return found
+        return self._tree.within(row, self.epsilon) if self.near is None else self.near[row]
 
 
-def _scorer(
-    data: Dataset, dynamics: DynamicsModel
-) -> Callable[[Int, Int, Int], tuple[NDArray[Any], NDArray[Any]]]:
-    """Margins [B, K] of candidates and spreads [B] of sources; shapes are padded so that few are compiled."""
+def _typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:
+    """The median distance from a state to the next."""
+    return float(np.median(np.linalg.norm((data.obs[data.row + 1] - data.obs[data.row]) / spread, axis=1)))
 
-    def score(source: Int, target: Int, candidate: Int) -> tuple[NDArray[Any], NDArray[Any]]:
+
+class Moments(NamedTuple):
+    """What the dynamics say of a block of B sources."""
+
+    mean: Array  # [E, B, S]
+    std: Array  # [E, B, S]
+
+
+class Scored(NamedTuple):
+    """A block of pairs as its first member has scored it; every array may still be in the making."""
+
+    moments: Moments
+    shown: NDArray[np.int32]  # [B, K] candidates
+    usual: Array  # [B] log density of the old target
+    spread: Array  # [B]
+    passed: Array  # [B, K] candidates the first member finds plausible
+    sound: Array  # [3] see below
+
+    @staticmethod
+    def begin(
+        obs: Array, source: Float, target: Int, candidate: NDArray[np.int32], dynamics: DynamicsModel
+    ) -> Scored:
+        """Set the device to work on sources [B, S]; InputError where a caller's model gives other shapes."""
+        given = Moments(*dynamics.moments(source))
+        for name, array in given._asdict().items():
+            if array.ndim != 3 or array.shape != (len(given.mean), *source.shape) or not len(array):
+                want = f"[members, {source.shape[0]}, {source.shape[1]}]"
+                raise InputError(f"the dynamics model's {name} has shape {array.shape}, not {want}")
+        moments = Moments(*map(jnp.asarray, given))
         rows, columns = candidate.shape
-        obs = data.obs[np.resize(source, _BLOCK)]
-        goal = np.full((_BLOCK, 1 + -(-columns // 32) * 32), -1)
-        goal[:rows, 0], goal[:rows, 1 : 1 + columns] = target, candidate
-        mean, std = dynamics.moments(obs)
-        _check_moments(mean, std, obs.shape)
-        margin, spread = _margins(jnp.asarray(mean), jnp.asarray(std), jnp.asarray(data.obs[goal]))
-        return np.asarray(margin)[:rows, :columns], np.asarray(spread)[:rows]
+        shown = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)  # padded, so that few shapes are compiled
+        shown[:rows, :columns] = candidate
+        return Scored(moments, shown, *_first_member(obs, moments, np.resize(target, _BLOCK), shown))
 
-    return score
+    def finish(self, obs: Array) -> tuple[NDArray[Any], ...]:
+        """Plausible edges: number of the pair in the block, landing row, margin and spread.
+
+        Every member must find an edge plausible, so what the first refuses, nearly all, the others do not see.
+        """
+        complaints = (
+            "mean is not finite for some states; look at its training",
+            "std is not finite for some states; look at its training",
+            "std must be above 0 everywhere",
+        )
+        for sound, complaint in zip(np.asarray(self.sound), complaints, strict=True):
+            if not sound:
+                raise InputError(f"the dynamics model's {complaint}")
+        pair, column = np.nonzero(np.asarray(self.passed))
+        landing = self.shown[pair, column]
+        margin = np.zeros(len(pair), np.float32)
+        for a in range(0, len(pair), _BLOCK):
+            part = np.resize(pair[a : a + _BLOCK], _BLOCK), np.resize(landing[a : a + _BLOCK], _BLOCK)
+            some = np.asarray(_margins(obs, self.moments, self.usual, *part))
+            margin[a : a + _BLOCK] = some[: len(pair) - a]
+        good = margin > 0
+        return pair[good], landing[good].astype(np.int64), margin[good], np.asarray(self.spread)[pair[good]]
 
 
 @jax.jit
-def _margins(mean: Array, std: Array, goal: Array) -> tuple[Array, Array]:
-    """goal [B, 1+K, S]: the target first, then candidates."""
-
-    def log_density(member: tuple[Array, Array]) -> Array:
-        centre, width = member
-        z = (goal - centre[:, None]) / width[:, None]
-        return -0.5 * jnp.sum(z**2, -1) - jnp.sum(jnp.log(width), -1)[:, None]
-
-    each = jax.lax.map(log_density, (mean, std))  # [E, B, 1+K], a member at a time to save memory
-    usual = jax.nn.logsumexp(each[:, :, :1], axis=0) - jnp.log(len(mean))
-    apart = jnp.sqrt(jnp.mean(jnp.var(mean, 0) / jnp.mean(std**2, 0), -1))
-    return jnp.min(each[:, :, 1:], axis=0) - usual, apart
+def _first_member(
+    obs: Array, moments: Moments, target: Array, candidate: Array
+) -> tuple[Array, Array, Array, Array]:
+    """The last four fields of Scored."""
+    mean, std = moments
+    usual = jax.nn.logsumexp(_log_density(obs[target], mean, std), axis=0) - jnp.log(len(mean))
+    spread = jnp.sqrt(jnp.mean(jnp.var(mean, 0) / jnp.mean(std**2, 0), -1))
+    density = _log_density(obs[candidate], mean[0][:, None], std[0][:, None])
+    sound = jnp.stack([jnp.isfinite(mean).all(), jnp.isfinite(std).all(), (std > 0).all()])
+    return usual, spread, (candidate >= 0) & (density > usual[:, None]), sound
 
 
-def _check_moments(mean: Any, std: Any, shape: tuple[int, ...]) -> None:
-    for name, array in (("mean", mean), ("std", std)):
-        if array.ndim != 3 or array.shape != (len(mean), *shape) or not len(array):
-            raise InputError(
-                f"the dynamics model's {name} has shape {array.shape}, not [members, {shape[0]}, {shape[1]}]"
-            )
-        if not np.isfinite(np.asarray(array)).all():
-            raise InputError(f"the dynamics model's {name} is not finite for some states; look at its training")
-    if not (np.asarray(std) > 0).all():
-        raise InputError("the dynamics model's std must be above 0 everywhere")
+@jax.jit
+def _margins(obs: Array, moments: Moments, usual: Array, pair: Array, landing: Array) -> Array:
+    """min_i log p_i(landing|source) - usual, for edges [X] of a block's pairs."""
+    each = _log_density(obs[landing], moments.mean[:, pair], moments.std[:, pair])
+    return jnp.min(each, axis=0) - usual[pair]
+
+
+def _log_density(goal: Array, mean: Array, std: Array) -> Array:
+    """log N(goal; mean, std²) over the last axis, without its constant."""
+    return -0.5 * jnp.sum(((goal - mean) / std) ** 2, -1) - jnp.sum(jnp.log(std), -1)

@@ -16,7 +16,6 @@ from trajstitch.play import Act, actor, play
 from trajstitch.policy import Policy, load_policy
 from trajstitch.progress import Tell, silent
 
-_TOGETHER = 64  # environments stepped together
 RANDOM = "random"  # the policy that draws actions uniformly from the action space
 
 
@@ -30,21 +29,24 @@ def collect(
     noise: float = 0.0,
     seed: int = 0,
     horizon: int | None = None,
+    together: int = 64,
     tell: Tell = silent,
 ) -> Dataset:
     """The fewest whole episodes that have `steps` steps together, in the order they began.
 
     Episodes are kept by when they began, not by when they ended, so long ones are as likely to be kept as short
-    ones.
+    ones. `together` environments are stepped at once: more fill more cores, but more steps are thrown away at the
+    end, and the random numbers of a stochastic policy fall differently.
     """
-    if steps < 1:
-        raise InputError(f"steps must be at least 1, not {steps}")
+    for name, number in (("steps", steps), ("together", together)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, not {number}")
     if isinstance(policy, str | Path) and Path(policy).is_dir():
         policy = Path(policy) / "policy.npz"  # of a run
     one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
     many = (one.count or 1) if isinstance(one, Policy) else 1  # stacked policies take turns
     start, act_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2))
-    env = envs.make(env_id, -(-min(_TOGETHER, steps) // many) * many, physics=physics, horizon=horizon)
+    env = envs.make(env_id, -(-min(together, steps) // many) * many, physics=physics, horizon=horizon)
     try:
         if isinstance(one, Policy):
             act = actor(one, env, None if deterministic else act_seed, noise)

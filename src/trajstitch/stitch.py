@@ -361,7 +361,8 @@ def _repeats(graph: Graph, tours: Tours) -> int:
     """How many steps start from a state their trajectory has started from before."""
     trajectory = np.repeat(np.arange(len(tours.terminal)), np.diff(tours.start))
     visit = trajectory * (graph.source.max() + 1) + graph.source[tours.pair]
-    return int(len(visit) - len(np.unique(visit)))
+    visit.sort()  # much faster than np.unique
+    return int((visit[1:] == visit[:-1]).sum())
 
 
 def _original_pairs(data: Dataset) -> Pairs:
