@@ -204,10 +204,12 @@ class Train(Command):
 
     def run(self) -> dict[str, Any]:
         """See the class."""
+        from trajstitch.compiled import keep_compiled
         from trajstitch.formats import load
         from trajstitch.judge import Judge
         from trajstitch.methods import train_run
 
+        keep_compiled()
         with bar("loading", self.quiet) as tell:
             data = load(self.data, horizon=self.horizon, flatten=self.flatten, tell=tell)
         env = self.env or data.info.get("env_id")
@@ -342,6 +344,40 @@ class Demo(Command):
         return {**means, "seconds": round(time.monotonic() - begin, 1)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bench(Command):
+    """Measure trajstitch itself on this machine."""
+
+    suite: Positional[Literal["speed"]]
+    """speed: every stage's throughput, beside a plain baseline in the same run."""
+    data: str = "demo"
+    """What to measure with: a file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    transitions: int = 100_000
+    """The data are cut to about so many, or repeated with noise."""
+    steps: int = 300
+    """Training steps timed of each model."""
+    states: int = 500
+    """For the plain loop."""
+    nearest: int | None = None
+    """Neighbours of a state; as improve has it unless given."""
+    epsilon: float | None = None
+    """Radius of the neighbourhood; as improve has it unless given."""
+
+    def run(self) -> dict[str, Any]:
+        """See the class."""
+        from trajstitch.formats import load
+        from trajstitch.graph import GraphConfig
+        from trajstitch.progress import bars
+        from trajstitch.speed import Speed, measure, table
+
+        graph = GraphConfig(nearest=self.nearest, epsilon=self.epsilon)
+        config = Speed(self.transitions, self.steps, self.states, graph=graph)
+        with bars(self.quiet) as tell:
+            result: dict[str, Any] = measure(load(self.data), config, self.seed, tell)
+        self.say(table(result))
+        return result
+
+
 def _share(text: str) -> tuple[str, float]:
     name, _, share = text.rpartition(":")
     try:
@@ -392,6 +428,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": Evaluate,
     "collect": Collect,
     "convert": Convert,
+    "bench": Bench,
 }
 
 

@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import Positional
 
 from trajstitch.cli import Command
+from trajstitch.compiled import keep_compiled
 from trajstitch.errors import InputError
 from trajstitch.formats import load
 from trajstitch.improving import ENDINGS, improve_run
@@ -38,6 +39,7 @@ class ImproveCommand(Command):
 
     def run(self) -> dict[str, Any]:
         """See the class."""
+        keep_compiled()
         with bar("loading", self.quiet) as loading:
             data = load(self.data, horizon=self.episode_horizon, flatten=self.flatten, tell=loading)
         ending = Path(self.data).suffix

@@ -159,8 +159,7 @@ def improve(
         return search.extend(search.empty(), data.row, data.row + 1, trained.dynamics, tell("graph"))
 
     graph: Graph = stage("graph", config.graph, build)
-    pairs = _original_pairs(data)
-    tours = Tours(np.arange(data.transitions), data.start, data.terminal)
+    pairs, tours = original(data)
     sizes = {"epsilon": graph.epsilon, "candidates": graph.candidates, "edges": len(graph.landing)}
     sizes["share_of_states_with_an_edge"] = float((np.diff(graph.begin) > 0).mean())
     history: list[dict[str, Any]] = []
@@ -174,12 +173,12 @@ def improve(
                 data, graph, pairs, tours, config, 1000 * seed + 100 * (k + 1), k, value, stage, tell
             )
             training[f"value {k + 1}"] = fitted
-        worth = _worth(data, graph, value)
+        worth = worth_of_states(data, graph, value)
         proposal = PLANNERS[config.planner](
             graph, worth, pairs.reward, tours, config.horizon or int(data.length.max()), config.max_repeats
         )
         key = jax.random.key(1000 * seed + 500 + k)
-        graph, pairs, tours, entry = _apply(
+        graph, pairs, tours, entry = apply(
             data, search, graph, pairs, tours, proposal, worth, trained, config, key
         )
         history.append({"iteration": k + 1, **entry, "seconds": time.monotonic() - begin})
@@ -267,7 +266,7 @@ def _fit_value(
 # -- one iteration -----------------------------------------------------------------------------------------------
 
 
-def _worth(data: Dataset, graph: Graph, model: Any) -> NDArray[np.float64]:
+def worth_of_states(data: Dataset, graph: Graph, model: Any) -> NDArray[np.float64]:
     """Values [rows] of the states edges compare; a state in which an episode really ended is worth 0."""
     compared = np.zeros(len(data.obs), bool)
     compared[graph.landing] = True
@@ -282,7 +281,7 @@ def _worth(data: Dataset, graph: Graph, model: Any) -> NDArray[np.float64]:
     return worth
 
 
-def _apply(
+def apply(
     data: Dataset,
     search: Search,
     graph: Graph,
@@ -365,9 +364,11 @@ def _repeats(graph: Graph, tours: Tours) -> int:
     return int((visit[1:] == visit[:-1]).sum())
 
 
-def _original_pairs(data: Dataset) -> Pairs:
+def original(data: Dataset) -> tuple[Pairs, Tours]:
+    """The data as they were given."""
     none = np.zeros(data.transitions, np.float32)
-    return Pairs(data.action, data.reward, none, none, none)
+    pairs = Pairs(data.action, data.reward, none, none, none)
+    return pairs, Tours(np.arange(data.transitions), data.start, data.terminal)
 
 
 def _dataset(data: Dataset, graph: Graph, pairs: Pairs, tours: Tours) -> Dataset:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trajstitch import __version__
 from trajstitch.fit import History
 from trajstitch.report.draw import INK, NEW, OLD, plot, span
 from trajstitch.report.markup import figure, grid, number, percent, section, table
@@ -20,7 +21,7 @@ from trajstitch.stitch import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PACKAGES = ("trajstitch", "jax", "equinox", "optax", "numpy", "scipy", "matplotlib")
+_PACKAGES = ("jax", "equinox", "optax", "numpy", "scipy", "matplotlib")
 _ERRORS = {
     "inverse_mean_absolute_action": (
         "Inverse dynamics: the action between two states is off by",
@@ -152,8 +153,8 @@ def _bar(part: Mapping[str, Any], low: float, high: float, colour: str) -> str:
 def show_settings(settings: Mapping[str, Any]) -> str:
     """Settings and versions, folded away."""
     rows = [[f"<code>{escape(name)}</code>", escape(value)] for name, value in _flat(settings)]
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    versions["python"] = platform.python_version()
+    versions = {"trajstitch": __version__, "python": platform.python_version()}
+    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
     made = [[f"<code>{escape(name)}</code>", escape(value)] for name, value in versions.items()]
     body = "".join(
         f"<details><summary>{title}</summary>{table([], lines, escaped=True, kind='plain')}</details>"

@@ -1,0 +1,100 @@
+"""The plain loop chooses what the fast path chooses; what `bench speed` measures and prints."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from trajstitch import stitch
+from trajstitch.cli import main
+from trajstitch.dynamics import DynamicsConfig, step_table, train_dynamics
+from trajstitch.errors import InputError
+from trajstitch.fit import Fit
+from trajstitch.formats import load
+from trajstitch.graph import GraphConfig, Search
+from trajstitch.inverse import InverseConfig, train_inverse
+from trajstitch.plain import plain_loop
+from trajstitch.plan import choose_edges, occurrences
+from trajstitch.reward import RewardConfig, train_reward
+from trajstitch.speed import Speed, resized
+from trajstitch.value import ValueConfig, train_value
+from worlds import random_dataset
+
+
+def test_the_plain_loop_chooses_the_same_stitches():
+    data = load("demo")[:60]
+    halves = data.split(0.9, 0)
+    models = {
+        "dynamics": train_dynamics(*halves, DynamicsConfig(width=16, fit=Fit(60, 64, 3e-3)), 0)[0],
+        "inverse": train_inverse(*halves, InverseConfig(width=8, fit=Fit(1, 8)), 0)[0],
+        "reward": train_reward(*halves, RewardConfig(width=8, fit=Fit(1, 8)), 0)[0],
+        "value": train_value(step_table(data), ValueConfig(width=16, fit=Fit(50, 64, 3e-3)), 0)[0],
+    }
+    search = Search(data, GraphConfig(nearest=20))
+    rates, chosen, row = plain_loop(data, search, models, states=400, seed=0)
+    assert rates["graph"] > rates["all"] > 0  # a part of the work takes less time than all of it
+    assert len(row) >= 400
+    assert 10 < (chosen >= 0).sum() < len(row)
+
+    graph = search.extend(search.empty(), data.row, data.row + 1, models["dynamics"])
+    pairs, tours = stitch.original(data)
+    worth = stitch.worth_of_states(data, graph, models["value"])
+    choice = choose_edges(graph, worth, occurrences(graph, pairs.reward, tours), tours.pair)
+    edge = choice[np.searchsorted(data.row, row)]
+    ours = np.where(edge >= 0, graph.landing[edge], -1)
+    assert np.mean(ours == chosen) > 0.995  # but where float32 and float64 differ about a hair's breadth
+
+
+def test_data_are_cut_or_repeated_with_noise():
+    data = random_dataset(0, [5, 9, 4, 7])
+    short = resized(data, 12, 0)
+    assert len(short) == 2
+    np.testing.assert_array_equal(short.obs, data.obs[: len(short.obs)])
+    long = resized(data, 60, 0)
+    assert long.length.tolist() == [5, 9, 4, 7, 5, 9, 4, 7, 5, 9]
+    np.testing.assert_array_equal(long.obs[: len(data.obs)], data.obs)
+    again = long.obs[len(data.obs) : 2 * len(data.obs)]
+    shift = np.std((again - data.obs) / data.obs.std(0))
+    assert 0.05 < shift < 0.2
+    for name in ("action", "reward"):
+        np.testing.assert_array_equal(getattr(long, name)[25:50], getattr(data, name))
+    np.testing.assert_array_equal(long.terminal, np.resize(data.terminal, 10))
+
+
+def test_bench_speed_prints_a_table_and_a_line(capsys):
+    words = ["bench", "speed", "--transitions", "3000", "--steps", "3", "--states", "20", "--json"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "share of improve" in out.replace("\n", " ") or "share of" in out
+    result = json.loads(out.splitlines()[-1])
+    stages = result["stages"]
+    names = {
+        "dynamics",
+        "inverse",
+        "reward",
+        "value",
+        "bc",
+        "neighbours",
+        "edges",
+        "graph",
+        "iteration",
+        "evaluation",
+    }
+    assert set(stages) == names
+    for stage in stages.values():
+        assert stage["seconds"] > 0
+        assert stage["per_second"] > 0
+        assert stage["ratio"] > 0
+    parts = [stages[name]["share"] for name in names - {"graph", "bc", "evaluation"}]
+    assert sum(parts) == pytest.approx(1)
+    assert stages["graph"]["seconds"] == pytest.approx(
+        stages["neighbours"]["seconds"] + stages["edges"]["seconds"]
+    )
+    assert result["loop"]["stitches_equal"] > 0.95
+    assert result["machine"]["jax"] == jax.__version__
+
+
+def test_sizes_must_make_sense():
+    with pytest.raises(InputError, match="transitions must be at least 1, not 0"):
+        Speed(transitions=0)
