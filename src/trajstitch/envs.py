@@ -97,13 +97,14 @@ def make(
             known = ", ".join(f"{name}-v5" for name in _D4RL)
             raise InputError(f"{env_id}: D4RL's physics is known for {known}; use physics='gymnasium'.")
         env_id, kwargs = f"{family}-v4", _D4RL[family] | kwargs
-    first = _make_one(env_id, physics, horizon, kwargs)
+    first = make_one(env_id, physics, horizon, kwargs)
     if _is_native(first):
         return NativeEnv(first, count, threads)
-    return LoopEnv([first, *(_make_one(env_id, physics, horizon, kwargs) for _ in range(count - 1))])
+    return LoopEnv([first, *(make_one(env_id, physics, horizon, kwargs) for _ in range(count - 1))])
 
 
-def _make_one(env_id: str, physics: str, horizon: int | None, kwargs: dict[str, Any]) -> gymnasium.Env:
+def make_one(env_id: str, physics: str, horizon: int | None, kwargs: dict[str, Any]) -> gymnasium.Env:
+    """One of Gymnasium's own, with a time limit and without its warnings."""
     # A registered id goes by its spec: Gymnasium then has no occasion to warn about -v4.
     spec = gymnasium.registry.get(env_id, env_id)
     try:

@@ -13,9 +13,12 @@ edges of the pairs it has made.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +31,7 @@ from trajstitch.errors import InputError
 from trajstitch.neighbours import Tree, all_nearest
 from trajstitch.progress import Tell, silent
 
+T = TypeVar("T")
 _BLOCK = 4096  # sources scored together
 _LARGE = 300_000  # states from which on neighbours are many and near
 
@@ -126,22 +130,14 @@ class Search:
     ) -> Graph:
         """The graph with these pairs behind its own."""
         obs = jnp.asarray(self.data.obs)
-        looked = edges = 0
         found: list[tuple[NDArray[Any], ...]] = []
-        waiting: tuple[int, Scored] | None = None
-        for a in [*range(0, len(source), _BLOCK), len(source)]:
-            part, goal = source[a : a + _BLOCK], target[a : a + _BLOCK]
-            begun = None
-            if len(part):
-                candidate = self.candidates(part, goal)
-                looked += int((candidate >= 0).sum())
-                begun = a, Scored.begin(obs, self.data.obs[np.resize(part, _BLOCK)], goal, candidate, dynamics)
-            if waiting:  # the device works on a block while the host prepares the next and takes in the last
-                pair, *columns = waiting[1].finish(obs)
-                found.append((waiting[0] + pair, *columns))
-                edges += len(pair)
-                tell(a, len(source), f"{edges:,} edges")
-            waiting = begun
+        looked = edges = 0
+        for a, block in _one_behind(self._begin_blocks(obs, source, target, dynamics)):
+            pair, *columns = block.finish(obs)
+            found.append((a + pair, *columns))
+            looked += int((block.shown >= 0).sum())
+            edges += len(pair)
+            tell(min(a + _BLOCK, len(source)), len(source), f"{edges:,} edges")
         if not found:
             return graph
         pair, landing, margin, spread = (np.concatenate(columns) for columns in zip(*found, strict=True))
@@ -156,6 +152,15 @@ class Search:
             spread=np.concatenate([graph.spread, spread]),
             candidates=graph.candidates + looked,
         )
+
+    def _begin_blocks(
+        self, obs: Array, source: Int, target: Int, dynamics: DynamicsModel
+    ) -> Iterator[tuple[int, Scored]]:
+        """Where each block of pairs begins, and the block."""
+        for a in range(0, len(source), _BLOCK):
+            part, goal = source[a : a + _BLOCK], target[a : a + _BLOCK]
+            states = self.data.obs[np.resize(part, _BLOCK)]  # a whole block always, so that one shape is compiled
+            yield a, Scored.begin(obs, states, goal, self.candidates(part, goal), dynamics)
 
     def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
         """Rows [B, K] that may follow each source instead of its target, padded with -1, each once."""
@@ -177,6 +182,15 @@ def _typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:
     return float(np.median(np.linalg.norm((data.obs[data.row + 1] - data.obs[data.row]) / spread, axis=1)))
 
 
+def _one_behind(items: Iterator[T]) -> Iterator[T]:
+    """Each item once the next has been begun: a device works on that while the host takes this one in."""
+    before = deque(itertools.islice(items, 1))
+    for item in items:
+        before.append(item)
+        yield before.popleft()
+    yield from before
+
+
 class Moments(NamedTuple):
     """What the dynamics say of a block of B sources."""
 
@@ -192,7 +206,7 @@ class Scored(NamedTuple):
     usual: Array  # [B] log density of the old target
     spread: Array  # [B]
     passed: Array  # [B, K] candidates the first member finds plausible
-    sound: Array  # [3] see below
+    sound: Array  # [3] whether the mean is finite, the std is, and the std is above 0
 
     @staticmethod
     def begin(

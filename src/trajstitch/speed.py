@@ -27,11 +27,11 @@ from trajstitch import fit, stitch
 from trajstitch.bc import BC
 from trajstitch.data import Dataset, Int
 from trajstitch.dynamics import Dynamics, DynamicsConfig, step_table
+from trajstitch.envs import make_one
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Learner, Table
 from trajstitch.graph import Graph, GraphConfig, Search
 from trajstitch.inverse import InverseConfig
-from trajstitch.physics import quiet
 from trajstitch.plain import members, plain_loop, plausible
 from trajstitch.plan import choose_edges, greedy, occurrences
 from trajstitch.progress import Tell, silent
@@ -297,8 +297,7 @@ def _evaluation(data: Dataset, policy: Any, config: Speed) -> Stage | None:
     begin = time.perf_counter()
     scores = evaluate(policy, env_id, episodes=config.episodes, info=data.info)
     seconds = time.perf_counter() - begin
-    with quiet:
-        env = gymnasium.make(env_id)
+    env = make_one(env_id, "gymnasium", None, {})
     one = jax.device_put(jax.tree.map(lambda leaf: leaf[0], policy), jax.devices("cpu")[0])
     act = jax.jit(lambda obs: one.act(obs))
     obs, _ = env.reset(seed=0)
