@@ -39,7 +39,7 @@ from trajstitch.reward import RewardConfig
 from trajstitch.scores import evaluate
 from trajstitch.value import ValueConfig
 
-_NOISE = 0.1  # of repeated trajectories, in std of the states
+_NOISE = 0.02  # of repeated trajectories, in std of the states
 
 
 @dataclass(frozen=True)
