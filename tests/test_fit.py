@@ -35,7 +35,7 @@ def test_learns_a_line():
     state, mean = train(Fit(steps=600, batch=32, rate=0.05), 200)
     np.testing.assert_allclose(state.model["w"][:, 0], 3, atol=1e-3)
     np.testing.assert_allclose(state.model["b"][:, 0], -0.5, atol=1e-3)
-    assert (mean < 1e-3).all()
+    assert (mean["loss"] < 1e-3).all()
 
 
 def test_chunks_do_not_matter():
