@@ -128,7 +128,7 @@ def run(
 ) -> Iterator[tuple[State, dict[str, NDArray[Any]]]]:
     """Train; every `every` steps (and at the end) yield the state and the mean of each metric [P] since.
 
-    The end is after the learner's steps, or `until`, where others are to follow on another table. A loss that is no
+    The end is after the learner's steps, or `until` where others follow on another table. A loss that is no
     longer finite ends the run with an InputError.
     """
     on_device = {name: jnp.asarray(column) for name, column in table.items()}
