@@ -154,6 +154,10 @@ def test_a_folder_that_is_no_run_is_left_alone(world, tmp_path):
     assert (folder / "thesis.txt").read_text() == "all of it"
 
 
+def test_numbers_that_are_not_there_are_null():
+    assert methods._numbers(np.array([1.5, np.nan, np.inf])) == [1.5, None, None]  # JSON has no nan
+
+
 def test_what_a_run_says_of_itself(world, tmp_path):
     run, _ = train_run("bc", world, tmp_path / "run", **SMALL)
     config = json.loads((run.path / "config.json").read_text())
