@@ -1,18 +1,22 @@
 """The command line end to end: every command, every mistake, in one sentence and with exit code 2."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import h5py
 import numpy as np
 import pytest
 
 from test_formats import changed
-from trajstitch.cli import main
+from trajstitch import train_options
+from trajstitch.cli import Train, main
 from trajstitch.formats import load, save
+from trajstitch.methods import METHODS
 from trajstitch.recording import collect
 
 
@@ -88,6 +92,38 @@ def test_percent_and_gaussian(result, tmp_path, pendulum):
         done = result("train", method, pendulum, "--out", tmp_path / method, *SMALL, "--no-evaluation")
         assert "last" not in done
         assert (tmp_path / method / "policy.npz").exists()
+
+
+def test_settings_of_single_methods(result, tmp_path, pendulum):
+    tiny = ("--steps", 6, "--every", 3, "--seeds", 1, "--width", 4, "--depth", 1, "--batch", 4, "--no-evaluation")
+    words = ("--expectile", 0.8, "--discount", 0.9)
+    result("train", "iql", pendulum, "--out", tmp_path / "iql", *tiny, *words)
+    config = json.loads((tmp_path / "iql" / "config.json").read_text())["settings"]["config"]
+    assert (config["expectile"], config["discount"], config["temperature"]) == (0.8, 0.9, 3.0)
+    words = (pendulum, pendulum, "--switch", 4, "--freeze-critic", "--rule", "hopper-medium")
+    result("train", "td3tsbc", *words, "--out", tmp_path / "td3", *tiny)
+    settings = json.loads((tmp_path / "td3" / "config.json").read_text())["settings"]
+    config = settings["config"]
+    assert (config["switch"], config["freeze_critic"], config["rule"]) == (4, True, "hopper-medium")
+    assert settings["improved"]["fingerprint"] == load(pendulum).fingerprint
+    assert len(list((tmp_path / "td3" / "checkpoints").iterdir())) == 3  # at 3, the switch and the end
+
+
+def test_options_are_settings_of_the_methods_they_name():
+    assert get_args(get_type_hints(Train)["method"]) == tuple(METHODS)
+    owners = {
+        train_options.Cloning: (),
+        train_options.Offline: ("td3bc", "td3tsbc", "iql", "cql"),
+        train_options.TD3: ("td3tsbc",),
+        train_options.IQL: ("iql",),
+        train_options.CQL: ("cql",),
+    }
+    for group, names in owners.items():
+        for field in dataclasses.fields(group):
+            for name in names:
+                assert hasattr(METHODS[name], field.name)
+    assert hasattr(METHODS["percent-bc"], "percent")
+    assert hasattr(METHODS["weighted-bc"], "value_steps")
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------------
@@ -181,6 +217,11 @@ def test_zero_length_episodes(call, tmp_path, data):
         (("train", "bc", "DATA", "--out", "OUT", "--env", "CartPole-v1"), "CartPole-v1"),
         (("train", "bc", "DATA", "--out", "OUT", "--steps", "0"), "at least 1"),
         (("train", "bc", "DATA", "--out", "OUT", "--percent", "200"), "at most 100"),
+        (("train", "bc", "DATA", "--out", "OUT", "--alpha", "1"), "bc has no setting 'alpha'"),
+        (("train", "iql", "DATA", "DATA", "--out", "OUT"), "iql takes one data set"),
+        (("train", "td3tsbc", "DATA", "--out", "OUT"), "train td3tsbc ORIGINAL IMPROVED"),
+        (("train", "td3tsbc", "DATA", "DATA", "--out", "OUT", "--rule", "ant"), "no rule 'ant'"),
+        (("train", "td3tsbc", "DATA", "demo", "--out", "OUT"), "data of one environment"),
         (("convert", "DATA", "DATA"), "exists already; choose another name or pass --overwrite"),
         (("convert", "DATA", "x.csv"), "names no format"),
         (("collect", "random", "--env", "Nowhere-v0", "--steps", "5", "--out", "OUT.npz"), "Nowhere"),
@@ -242,8 +283,9 @@ def python(*words: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, **options)
 
 
-def test_importing_is_light():
-    slow = "import sys, trajstitch; print(sorted({'jax', 'h5py', 'mujoco', 'gymnasium'} & set(sys.modules)))"
+@pytest.mark.parametrize("name", ["trajstitch", "trajstitch.cli"])
+def test_importing_is_light(name):
+    slow = f"import sys, {name}; print(sorted({{'jax', 'h5py', 'mujoco', 'gymnasium'}} & set(sys.modules)))"
     assert python("-c", slow).stdout.strip() == "[]"
 
 

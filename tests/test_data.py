@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajstitch.data import ARRAYS, Dataset, Trajectory, concatenate, from_trajectories
+from trajstitch.data import ARRAYS, Dataset, Trajectory, concatenate, from_trajectories, repeated
 from trajstitch.errors import InputError
 from worlds import datasets, random_dataset
 
@@ -173,3 +173,9 @@ def test_different_sizes_cannot_be_put_together():
         concatenate([])
     with pytest.raises(InputError, match="at least one"):
         from_trajectories([])
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3))
+def test_repeated_rows_agree_with_a_set(values, columns):
+    rows = np.repeat(np.array(values, np.float32)[:, None], columns, 1)
+    assert repeated(rows).tolist() == [value in values[:i] for i, value in enumerate(values)]

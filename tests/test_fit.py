@@ -35,7 +35,7 @@ def test_learns_a_line():
     state, mean = train(Fit(steps=600, batch=32, rate=0.05), 200)
     np.testing.assert_allclose(state.model["w"][:, 0], 3, atol=1e-3)
     np.testing.assert_allclose(state.model["b"][:, 0], -0.5, atol=1e-3)
-    assert (mean < 1e-3).all()
+    assert (mean["loss"] < 1e-3).all()
 
 
 def test_chunks_do_not_matter():
@@ -66,6 +66,47 @@ def test_what_is_yielded():
     learner = Line(Fit(steps=25, batch=4))
     steps = [int(s.step) for s, _ in fit.run(learner, fit.start(learner, TABLE, (0,)), TABLE, (0,), 10)]
     assert steps == [10, 20, 25]
+
+
+@dataclass(frozen=True)
+class Odd(Line):
+    """Says something at odd steps only."""
+
+    def step(self, model, memory, batch, key, count):
+        def say():
+            return count.astype(float)
+
+        model, memory, metrics = super().step(model, memory, batch, key, count)
+        return model, memory, {**metrics, "count": jax.lax.cond(count % 2 == 1, say, lambda: jnp.nan)}
+
+
+def test_a_number_is_the_mean_over_the_steps_that_have_it():
+    learner = Odd(Fit(steps=6, batch=4))
+    run = fit.run(learner, fit.start(learner, TABLE, (0, 1)), TABLE, (0, 1), 4)
+    (_, first), (_, rest) = run
+    np.testing.assert_array_equal(first["count"], [2, 2])  # of 1 and 3
+    np.testing.assert_array_equal(rest["count"], [5, 5])
+    assert first["loss"].shape == (2,)
+
+
+def test_what_is_done_at_some_steps_is_not_computed_at_the_others():
+    """The choice stays one under vmap over seeds; were the step count theirs, both sides would be computed."""
+    learner = Odd(Fit(steps=6, batch=4))
+    state, table = fit.start(learner, TABLE, (0, 1)), {k: jnp.asarray(v) for k, v in TABLE.items()}
+    keys = jnp.stack([jax.random.key(0), jax.random.key(1)])
+    program = str(jax.make_jaxpr(lambda state: fit._chunk(learner, 4, state, table, keys))(state))
+    assert "cond[" in program
+
+
+def test_training_stops_at_until_and_goes_on_after_it():
+    learner = Line(Fit(steps=50, batch=8))
+    state = fit.start(learner, TABLE, (0, 1))
+    *_, (state, _) = fit.run(learner, state, TABLE, (0, 1), 10, 15)
+    assert int(state.step) == 15
+    assert list(fit.run(learner, state, TABLE, (0, 1), 10, 15)) == []
+    rest, _ = train(learner.fit, 10, state=state)
+    whole, _ = train(learner.fit, 10)
+    np.testing.assert_array_equal(whole.model["w"], rest.model["w"])
 
 
 def test_the_best_held_out_weights_are_kept_and_waiting_ends():

@@ -4,17 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from trajstitch.summary import count_duplicates, summarise
+from trajstitch.summary import summarise
 from worlds import random_dataset
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3))
-def test_duplicates_agree_with_a_set(values, columns):
-    rows = np.repeat(np.array(values, np.float32)[:, None], columns, 1)
-    assert count_duplicates(rows) == len(values) - len(set(values))
 
 
 def test_returns_that_differ_by_rounding_only(data):

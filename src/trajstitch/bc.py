@@ -13,14 +13,15 @@ from jax import Array
 from trajstitch.data import Dataset, Float
 from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Learner, Table, check_sizes
+from trajstitch.fit import Fit, Metrics, Table, check_sizes
+from trajstitch.method import Method
 from trajstitch.nets import Range, Scale
 from trajstitch.policy import Policy
 from trajstitch.value import ValueConfig, train_value
 
 
 @dataclass(frozen=True)
-class BC(Learner):
+class BC(Method):
     """Clone the data's actions."""
 
     head: Literal["tanh", "gaussian"] = "tanh"  # tanh: squared error; gaussian: likelihood, needed for KL
@@ -52,11 +53,11 @@ class BC(Learner):
         scale = Scale.of(obs) if self.scale else Scale.unit(obs.shape[1])
         return Policy.init(scale, Range.of(action), key, self.head, self.width, self.depth)
 
-    def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> Array:
-        """The loss of one transition."""
-        return (squared_error if self.head == "tanh" else negative_log_likelihood)(
-            model, row["obs"], row["action"]
-        )
+    def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+        """The loss of one transition, and how far the action is off."""
+        obs, action = row["obs"], row["action"]
+        loss = squared_error if self.head == "tanh" else negative_log_likelihood
+        return loss(model, obs, action), {"error": jnp.mean(jnp.abs(model.act(obs) - action))}
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,10 @@ class WeightedBC(BC):
         table = super().table(data)
         return {**table, "weight": value_weights(np.asarray(value.value(jnp.asarray(table["obs"]))))}
 
-    def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> Array:
+    def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """The weighted loss of one transition."""
-        return row["weight"] * super().loss(model, row, key)
+        loss, metrics = super().loss(model, row, key)
+        return row["weight"] * loss, metrics
 
 
 def value_weights(value: Float) -> Float:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional
 
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
+from trajstitch.train_options import CQL, IQL, TD3, Cloning, Offline, given
 
 # What a command needs is imported in its `run`, so that --help answers at once.
 
@@ -159,10 +160,13 @@ class Collect(Command):
 class Train(Command):
     """Train a method on a data set."""
 
-    method: Positional[Literal["bc", "percent-bc", "gaussian-bc", "weighted-bc"]]
-    """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value."""
-    data: Positional[str]
+    method: Positional[Literal["bc", "percent-bc", "gaussian-bc", "weighted-bc", "td3bc", "td3tsbc", "iql", "cql"]]
+    """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value;
+    td3bc, iql, cql: offline RL; td3tsbc: td3bc on the original, then on the improved data."""
+    data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    improved: Annotated[Positional[str | None], tyro.conf.arg(metavar="[IMPROVED]", help_behavior_hint="")] = None
+    """td3tsbc: the improved data, such as RUN/improved.hdf5."""
     out: str
     """The run directory; the same command goes on with a run that was stopped."""
     seeds: int = 3
@@ -177,10 +181,6 @@ class Train(Command):
     """Units of a hidden layer."""
     depth: int | None = None
     """Hidden layers."""
-    percent: float | None = None
-    """Clone the best percent of trajectories by return (percent-bc: 10)."""
-    value_steps: int | None = None
-    """weighted-bc: gradient steps of the value function."""
     raw: bool = False
     """Feed observations as they are, not scaled to mean 0 and std 1."""
     every: int | None = None
@@ -201,17 +201,33 @@ class Train(Command):
     """Put Minari's Dict observations into one vector."""
     overwrite: bool = False
     """Begin anew where the directory holds another run."""
+    cloning: tyro.conf.OmitArgPrefixes[Cloning] = Cloning()
+    offline: tyro.conf.OmitArgPrefixes[Offline] = Offline()
+    td3: tyro.conf.OmitArgPrefixes[TD3] = TD3()
+    iql: tyro.conf.OmitArgPrefixes[IQL] = IQL()
+    cql: tyro.conf.OmitArgPrefixes[CQL] = CQL()
 
     def run(self) -> dict[str, Any]:
         """See the class."""
         from trajstitch.compiled import keep_compiled
         from trajstitch.formats import load
         from trajstitch.judge import Judge
-        from trajstitch.methods import train_run
+        from trajstitch.methods import configure, train_run
 
         keep_compiled()
+        names = ("steps", "batch", "rate", "width", "depth")
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        for group in (self.cloning, self.offline, self.td3, self.iql, self.cql):
+            settings |= given(group)
+        configure(self.method, **settings)  # says what is wrong before anything is loaded
+        if self.method == "td3tsbc" and not self.improved:
+            raise InputError("td3tsbc takes two data sets: trajstitch train td3tsbc ORIGINAL IMPROVED")
+        if self.method != "td3tsbc" and self.improved:
+            raise InputError(f"{self.method} takes one data set, so leave {self.improved} out; td3tsbc takes two")
         with bar("loading", self.quiet) as tell:
             data = load(self.data, horizon=self.horizon, flatten=self.flatten, tell=tell)
+            # Improved data are files of ours, which know where their episodes end.
+            improved = load(self.improved, tell=tell) if self.improved else None
         env = self.env or data.info.get("env_id")
         physics = self.physics or data.info.get("physics", "gymnasium")
         judge = None
@@ -221,13 +237,12 @@ class Train(Command):
                 judge.check(data)
             except InputError as error:
                 raise error.within(self.data) from error
-        names = ("steps", "batch", "rate", "width", "depth", "percent", "value_steps")
-        settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         with bar(f"training {self.method}", self.quiet) as tell:
             run, judged = train_run(
                 self.method,
                 data,
                 self.out,
+                improved=improved,
                 seed=self.seed,
                 seeds=self.seeds,
                 every=self.every,

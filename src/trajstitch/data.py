@@ -290,6 +290,21 @@ def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = No
     )
 
 
+def repeated(rows: Float) -> Bool:
+    """Which rows equal an earlier one, bit for bit."""
+    words = np.ascontiguousarray(rows).view(np.uint32)
+    odd = np.random.default_rng(0).integers(1 << 62, size=(words.shape[1],), dtype=np.uint64) | np.uint64(1)
+    key = np.zeros(len(words), np.uint64)
+    for column, factor in zip(words.T, odd, strict=True):  # a hash by multiplication; overflow is meant
+        key = (key ^ column) * factor
+        key ^= key >> np.uint64(29)
+    order = np.argsort(key, kind="stable")
+    alike = np.flatnonzero(np.diff(key[order]) == 0)
+    again = np.zeros(len(words), bool)
+    again[order[alike + 1]] = (words[order[alike]] == words[order[alike + 1]]).all(1)
+    return again
+
+
 def check_finite(name: str, array: NDArray[Any]) -> None:
     """InputError where a number is nan or inf, naming the first such place and every such column."""
     flat = array.reshape(-1)

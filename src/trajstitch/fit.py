@@ -24,6 +24,7 @@ from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 
 Table = Mapping[str, Any]  # columns of one length
+Metrics = dict[str, Any]  # numbers by name, `loss` among them
 _JUDGED = 8192  # held-out rows that are looked at, at most
 
 
@@ -54,8 +55,8 @@ class Learner:
         """A fresh model for these data."""
         raise AssertionError("every learner has its own")
 
-    def loss(self, model: Any, row: Mapping[str, Array], key: Array) -> Array:
-        """The loss of one row."""
+    def loss(self, model: Any, row: Mapping[str, Array], key: Array) -> Any:
+        """The loss of one row; or that and further numbers by name, to be logged."""
         raise AssertionError("every learner has its own")
 
     def after(self, model: Any) -> Any:
@@ -70,11 +71,13 @@ class Learner:
         """The optimiser's first state."""
         return self.optimiser().init(eqx.filter(model, eqx.is_inexact_array))
 
-    def step(self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any, Array]:
-        """One gradient step on a batch; gives model, optimiser state and loss."""
-        value, gradient = eqx.filter_value_and_grad(partial(mean_loss, self.loss))(model, batch, key)
-        update, memory = self.optimiser().update(gradient, memory)
-        return self.after(eqx.apply_updates(model, update)), memory, value
+    def step(
+        self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array, count: Array
+    ) -> tuple[Any, Any, Metrics]:
+        """One gradient step on a batch after `count` others; gives model, optimiser state and metrics."""
+        loss = partial(mean_loss, self.loss, batch=batch, key=key)
+        model, memory, metrics = descend(loss, model, memory, self.optimiser())
+        return self.after(model), memory, metrics
 
 
 def check_sizes(config: Any, *names: str) -> None:
@@ -84,10 +87,25 @@ def check_sizes(config: Any, *names: str) -> None:
             raise InputError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
-def mean_loss(loss: Any, model: Any, batch: Mapping[str, Array], key: Array) -> Array:
-    """The mean of a loss of one row over a batch."""
+def mean_loss(loss: Any, model: Any, batch: Mapping[str, Array], key: Array) -> Any:
+    """The mean over a batch of a loss of one row, and of the numbers that come with it."""
     rows = len(next(iter(batch.values())))
-    return jnp.mean(jax.vmap(loss, (None, 0, 0))(model, batch, jax.random.split(key, rows)))
+    return jax.tree.map(jnp.mean, jax.vmap(loss, (None, 0, 0))(model, batch, jax.random.split(key, rows)))
+
+
+def descend(
+    loss: Any, part: Any, memory: Any, optimiser: optax.GradientTransformation
+) -> tuple[Any, Any, Metrics]:
+    """One step of `part`, a model or a part of one, down loss(part): a number, or that and others by name."""
+
+    def named(part: Any) -> tuple[Array, Metrics]:
+        out = loss(part)
+        value, more = out if isinstance(out, tuple) else (out, {})
+        return value, {"loss": value, **more}
+
+    (_, metrics), gradient = eqx.filter_value_and_grad(named, has_aux=True)(part)
+    update, memory = optimiser.update(gradient, memory, part)
+    return eqx.apply_updates(part, update), memory, metrics
 
 
 class State(NamedTuple):
@@ -106,22 +124,24 @@ def start(learner: Learner, table: Table, seeds: Sequence[int], model: Any = Non
 
 
 def run(
-    learner: Learner, state: State, table: Table, seeds: Sequence[int], every: int
-) -> Iterator[tuple[State, NDArray[Any]]]:
-    """Train; every `every` steps (and at the end) yield the state and the mean loss [P] since.
+    learner: Learner, state: State, table: Table, seeds: Sequence[int], every: int, until: int | None = None
+) -> Iterator[tuple[State, dict[str, NDArray[Any]]]]:
+    """Train; every `every` steps (and at the end) yield the state and the mean of each metric [P] since.
 
-    A loss that is no longer finite ends the run with an InputError.
+    The end is after the learner's steps, or `until` where others follow on another table. A loss that is no
+    longer finite ends the run with an InputError.
     """
     on_device = {name: jnp.asarray(column) for name, column in table.items()}
-    keys, steps = _keys(seeds), learner.schedule.steps
+    keys, steps = _keys(seeds), until or learner.schedule.steps
     while (done := int(state.step)) < steps:
         count = min(every - done % every, steps - done)
-        state, mean = _chunk(learner, count, state, on_device, keys)
-        if not np.isfinite(mean).all():
+        state, metrics = _chunk(learner, count, state, on_device, keys)
+        mean = {name: np.asarray(value) for name, value in metrics.items()}
+        if not np.isfinite(mean["loss"]).all():
             raise InputError(
-                f"training diverged: the loss is {np.asarray(mean)} after {int(state.step)} steps; lower the rate"
+                f"training diverged: the loss is {mean['loss']} after {int(state.step)} steps; lower the rate"
             )
-        yield state, np.asarray(mean)
+        yield state, mean
 
 
 class History(NamedTuple):
@@ -157,7 +177,7 @@ def train_best(
         lowest = np.where(better, error, lowest)
         waited = 0 if better.any() else waited + 1
         history.step.append(int(state.step))
-        history.train.append(mean.tolist())
+        history.train.append(mean["loss"].tolist())
         history.held_out.append(error.tolist())
         tell(int(state.step), schedule.steps, f"held-out loss {error.mean():.4g}")
         if schedule.patience and waited >= schedule.patience:
@@ -168,23 +188,25 @@ def train_best(
 @partial(jax.jit, static_argnums=(0, 1))
 def _chunk(
     learner: Learner, count: int, state: State, table: Mapping[str, Array], keys: Array
-) -> tuple[State, Array]:
+) -> tuple[State, Metrics]:
     rows = len(next(iter(table.values())))
 
-    def member(model: Any, memory: Any, key: Array, step: Array) -> tuple[Any, Any, Array]:
+    def member(model: Any, memory: Any, key: Array, step: Array) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
         index = jax.random.randint(row_key, (learner.schedule.batch,), 0, rows)
         batch = {name: column[index] for name, column in table.items()}
-        return learner.step(model, memory, batch, loss_key)
+        return learner.step(model, memory, batch, loss_key, step)
 
-    def step(carry: State, _: None) -> tuple[State, Array]:
-        model, memory, value = eqx.filter_vmap(member, in_axes=(0, 0, 0, None))(
+    def step(carry: State, _: None) -> tuple[State, Metrics]:
+        # The step count has no axis P, so what a learner does at some steps only is not computed at the others.
+        model, memory, metrics = eqx.filter_vmap(member, in_axes=(0, 0, 0, None))(
             carry.model, carry.memory, keys, carry.step
         )
-        return State(model, memory, carry.step + 1), value
+        return State(model, memory, carry.step + 1), metrics
 
     state, values = jax.lax.scan(step, state, length=count)
-    return state, values.mean(0)
+    # A number that a step does not have is nan there and left out; every step has a loss.
+    return state, {k: jnp.mean(v, 0) if k == "loss" else jnp.nanmean(v, 0) for k, v in values.items()}
 
 
 @partial(jax.jit, static_argnums=0)

@@ -8,26 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch import fit
 from trajstitch.bc import BC, WeightedBC
+from trajstitch.cql import CQL
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
+from trajstitch.iql import IQL
 from trajstitch.judge import Judge, Judged, judge_run
+from trajstitch.method import Method
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
+from trajstitch.td3bc import TD3BC, TD3TSBC
 
-METHODS: dict[str, BC] = {
+METHODS: dict[str, Method] = {
     "bc": BC(),
     "percent-bc": BC(percent=10.0),
     "gaussian-bc": BC(head="gaussian"),
     "weighted-bc": WeightedBC(),
+    "td3bc": TD3BC(),
+    "td3tsbc": TD3TSBC(),
+    "iql": IQL(),
+    "cql": CQL(),
 }
 
 
-def configure(method: str, **settings: Any) -> BC:
+def configure(method: str, **settings: Any) -> Method:
     """The method's defaults with these settings; steps, batch and rate belong to its `fit`."""
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; known are {', '.join(METHODS)}")
@@ -35,24 +44,30 @@ def configure(method: str, **settings: Any) -> BC:
     of_fit = {name: settings.pop(name) for name in ("steps", "batch", "rate") if name in settings}
     if unknown := settings.keys() - {field.name for field in dataclasses.fields(config)}:
         raise InputError(f"{method} has no setting {sorted(unknown)[0]!r}")
-    return dataclasses.replace(config, **settings, fit=dataclasses.replace(config.fit, **of_fit))
+    settings["fit"] = dataclasses.replace(config.schedule, **of_fit)
+    return dataclasses.replace(config, **settings)
 
 
 def train(
     method: str,
     data: Dataset,
     *,
+    improved: Dataset | None = None,
     seed: int = 0,
     seeds: int | None = None,
     tell: Tell = silent,
     **settings: Any,
 ) -> Policy:
-    """Train in memory and return the policy of one seed, or `seeds` of them stacked."""
+    """Train in memory and return the policy of one seed, or `seeds` of them stacked.
+
+    td3tsbc takes the `improved` data as well, to go on with after the original.
+    """
     config = configure(method, **settings)
+    config.check(data, improved)
     policy: Any = None
-    for state, loss in _steps(config, data, range(seed, seed + (seeds or 1)), _chunk(config)):
-        policy = state.model
-        tell(int(state.step), config.fit.steps, f"loss {loss.mean():.4g}")
+    for state, mean in _steps(config, data, improved, range(seed, seed + (seeds or 1)), _chunk(config)):
+        policy = config.policy(state.model)
+        tell(int(state.step), config.schedule.steps, f"loss {mean['loss'].mean():.4g}")
     return policy if seeds else jax.tree.map(lambda leaf: leaf[0], policy)
 
 
@@ -61,6 +76,7 @@ def train_run(
     data: Dataset,
     out: str | Path,
     *,
+    improved: Dataset | None = None,
     seed: int = 0,
     seeds: int = 1,
     every: int | None = None,
@@ -79,31 +95,31 @@ def train_run(
     every = every or _chunk(config)
     if every < 1:
         raise InputError(f"a checkpoint every {every} steps is not possible; give at least 1")
+    config.check(data, improved)
     if judge:
         judge.check(data)
-    run = Run.open(
-        out,
-        {
-            "method": method,
-            "config": dataclasses.asdict(config),
-            "seed": seed,
-            "seeds": seeds,
-            "every": every,
-            "data": {"fingerprint": data.fingerprint, "info": dict(data.info)},
-        },
-        overwrite,
-    )
-    last = run.path / "policy.npz"
-    for state, loss in [] if last.exists() else _steps(config, data, range(seed, seed + seeds), every, run):
+    settings_asked = {
+        "method": method,
+        "config": dataclasses.asdict(config),
+        "seed": seed,
+        "seeds": seeds,
+        "every": every,
+        "data": {"fingerprint": data.fingerprint, "info": dict(data.info)},
+    }
+    if improved is not None:
+        settings_asked["improved"] = {"fingerprint": improved.fingerprint}
+    run = Run.open(out, settings_asked, overwrite)
+    last, seed_range = run.path / "policy.npz", range(seed, seed + seeds)
+    for state, mean in [] if last.exists() else _steps(config, data, improved, seed_range, every, run):
         step = int(state.step)
-        tell(step, config.fit.steps, f"loss {loss.mean():.4g}")
-        save_policy(state.model, run.checkpoint(step), data.info, overwrite=True)
-        run.record(step, loss=[float(x) for x in loss])
+        tell(step, config.schedule.steps, f"loss {mean['loss'].mean():.4g}")
+        save_policy(config.policy(state.model), run.checkpoint(step), data.info, overwrite=True)
+        run.record(step, **{name: _numbers(value) for name, value in mean.items()})
         run.save_state(state)  # last, so that what it says is done is on disk
         if judge:
             judge_run(run, judge)
     if not last.exists():
-        save_policy(load_policy(run.checkpoint(config.fit.steps)), last, data.info)
+        save_policy(load_policy(run.checkpoint(config.schedule.steps)), last, data.info)
         run.forget_state()
     judged = judge_run(run, judge, tell) if judge else None
     if judged:
@@ -121,14 +137,29 @@ def best_policies(run: Run, judged: Judged) -> Policy:
 
 
 def _steps(
-    config: BC, data: Dataset, seeds: range, every: int, run: Run | None = None
-) -> Iterator[tuple[fit.State, NDArray[Any]]]:
+    config: Method,
+    data: Dataset,
+    improved: Dataset | None,
+    seeds: range,
+    every: int,
+    run: Run | None = None,
+) -> Iterator[tuple[fit.State, dict[str, NDArray[Any]]]]:
     """The training itself, from the run's last state where there is one."""
-    table = config.table(data)
-    state = fit.start(config, table, seeds)
-    return fit.run(config, run.load_state(state) if run else state, table, seeds, every)
+    state: fit.State | None = None
+    for learner, table, until in config.stages(data, improved):
+        if state is None:
+            fresh = fit.start(config, table, seeds)
+            state = run.load_state(fresh) if run else fresh
+        for reached, mean in fit.run(learner, state, table, seeds, every, until):
+            state = reached
+            yield state, mean
 
 
-def _chunk(config: BC) -> int:
+def _numbers(values: NDArray[Any]) -> list[float | None]:
+    """As JSON has them, which knows no nan."""
+    return [float(x) if np.isfinite(x) else None for x in values]
+
+
+def _chunk(config: Method) -> int:
     """Twenty checkpoints a run."""
-    return max(1, config.fit.steps // 20)
+    return max(1, config.schedule.steps // 20)

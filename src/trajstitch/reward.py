@@ -16,7 +16,7 @@ from jax import Array
 from trajstitch.data import Dataset
 from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, History, Learner, Table, check_sizes, mean_loss, train_best
+from trajstitch.fit import Fit, History, Learner, Metrics, Table, check_sizes, descend, mean_loss, train_best
 from trajstitch.nets import MLP, Scale
 from trajstitch.progress import Tell, silent
 
@@ -69,25 +69,26 @@ class RewardConfig(Learner):
             return super().begin(model)
         return {name: self._adam(name).init(getattr(model, name)) for name in ("generator", "critic")}
 
-    def step(self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any, Array]:
+    def step(
+        self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array, count: Array
+    ) -> tuple[Any, Any, Metrics]:
         """One step; a WGAN's is several of the critic on the batch, then one of the generator."""
         if self.kind != "wgan":
-            return super().step(model, memory, batch, key)
+            return super().step(model, memory, batch, key, count)
 
         def improve(model: WGAN, memory: Any, name: str, loss: Any, key: Array) -> tuple[WGAN, Any]:
             def of_part(part: MLP) -> Array:
                 whole = eqx.tree_at(lambda m: getattr(m, name), model, part)
                 return mean_loss(loss, whole, batch, key)
 
-            part = getattr(model, name)
-            update, memory = self._adam(name).update(eqx.filter_grad(of_part)(part), memory, part)
-            return eqx.tree_at(lambda m: getattr(m, name), model, eqx.apply_updates(part, update)), memory
+            part, memory, _ = descend(of_part, getattr(model, name), memory, self._adam(name))
+            return eqx.tree_at(lambda m: getattr(m, name), model, part), memory
 
         keys = jax.random.split(key, self.critic_steps + 2)
         for critic_key in keys[: self.critic_steps]:
             model, memory["critic"] = improve(model, memory["critic"], "critic", self._critic_loss, critic_key)
         model, memory["generator"] = improve(model, memory["generator"], "generator", _generator_loss, keys[-2])
-        return model, memory, mean_loss(self.loss, model, batch, keys[-1])
+        return model, memory, {"loss": mean_loss(self.loss, model, batch, keys[-1])}
 
     def _adam(self, name: str) -> optax.GradientTransformation:
         decay = self.decay if name == "critic" else 0.0

@@ -1,7 +1,7 @@
 """Run directory: what was asked for, what came of it, and how far it got.
 
 config.json       the settings, the data's fingerprint, versions
-metrics.jsonl     one line per checkpoint: step, loss of each seed
+metrics.jsonl     one line per checkpoint: step, loss and further numbers of each seed
 checkpoints/      policies after each `every` steps, P stacked in a file
 state.npz         the training state at the last checkpoint, while the run is unfinished
 scores/           returns of every checkpoint, one file per way of judging

@@ -178,7 +178,8 @@ def _plain_step(learner: Learner, table: Table, steps: int) -> float:
     begin = 0.0
     for t in range(steps + 1):
         index = rng.integers(rows, size=learner.schedule.batch)
-        model, memory, _ = step(model, memory, {name: column[index] for name, column in table.items()}, key)
+        batch = {name: column[index] for name, column in table.items()}
+        model, memory, _ = step(model, memory, batch, key, t)
         if t == 0:
             _wait(model)
             begin = time.perf_counter()

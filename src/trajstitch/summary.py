@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float
+from trajstitch.data import Dataset, Float, repeated
 from trajstitch.scores import normalise, reference_scores
 
 _SATURATED = 0.999  # an action beyond this share of its half-range counts as saturated
@@ -29,7 +29,7 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "return_histogram": _histogram(data.returns),
         "terminals": int(data.terminal.sum()),
         "timeouts": int((~data.terminal).sum()),
-        "duplicate_states": count_duplicates(data.obs),
+        "duplicate_states": int(repeated(data.obs).sum()),
         "constant_columns": constant.tolist(),
         "nonfinite_columns": [],  # a Dataset holds finite numbers only; loading names the first that is not
         "action_low": low.tolist(),
@@ -41,19 +41,6 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "info": dict(data.info),
         "seams": _seams(data),
     }
-
-
-def count_duplicates(rows: Float) -> int:
-    """How many rows equal an earlier one, bit for bit."""
-    words = np.ascontiguousarray(rows).view(np.uint32)
-    odd = np.random.default_rng(0).integers(1 << 62, size=(words.shape[1],), dtype=np.uint64) | np.uint64(1)
-    key = np.zeros(len(words), np.uint64)
-    for column, factor in zip(words.T, odd, strict=True):  # a hash by multiplication; overflow is meant
-        key = (key ^ column) * factor
-        key ^= key >> np.uint64(29)
-    order = np.argsort(key, kind="stable")
-    alike = np.flatnonzero(np.diff(key[order]) == 0)
-    return int((words[order[alike]] == words[order[alike + 1]]).all(1).sum())
 
 
 def show(data: Dataset, summary: dict[str, Any], name: str) -> None:

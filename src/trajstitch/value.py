@@ -13,7 +13,7 @@ from jax import Array
 
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, History, Learner, Table, check_sizes, train_best
-from trajstitch.nets import MLP, Scale
+from trajstitch.nets import MLP, Scale, follow
 from trajstitch.progress import Tell, silent
 
 
@@ -49,9 +49,7 @@ class ValueConfig(Learner):
 
     def after(self, model: Value) -> Value:
         """Targets follow the twins slowly."""
-        rate = self.target_rate
-        target = jax.tree.map(lambda slow, fast: slow + rate * (fast - slow), model.target, model.twins)
-        return Value(model.twins, target, model.scale, model.unit)
+        return Value(model.twins, follow(model.target, model.twins, self.target_rate), model.scale, model.unit)
 
 
 class Value(eqx.Module):

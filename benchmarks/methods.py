@@ -1,0 +1,111 @@
+"""Methods side by side on data of D4RL's kinds: several seeds each, last and best checkpoint, and how fast.
+
+    python benchmarks/methods.py hopper-medium walker2d-medium --methods td3bc iql --shared FOLDER
+
+FOLDER and the data are those of benchmarks/stitching.py. td3tsbc stitches the data first, with --preset, and
+switches by the paper's rule for the data set. Runs go to --runs and go on where they were stopped; one JSON file a
+data set is written to --out after each method; `--tables` prints what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stitching import make_data
+
+from trajstitch.data import Dataset
+from trajstitch.files import write_json
+from trajstitch.formats import load, save
+from trajstitch.improving import improve_run
+from trajstitch.judge import Judge
+from trajstitch.methods import METHODS, train_run
+from trajstitch.stitch import PRESETS
+
+NAMES = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
+
+
+def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) -> dict[str, Any]:
+    """Train, then score every checkpoint; scoring is not counted as training time."""
+    runs = asked.runs / name
+    options: dict[str, Any] = {"seeds": asked.seeds, "steps": asked.steps, "every": asked.every}
+    if method == "td3tsbc":
+        _, result = improve_run(data, PRESETS[asked.preset], runs / "improve")
+        options |= {"improved": result.dataset, "rule": name.replace("-replay", "-medium-replay")}
+    begun = (runs / method).exists()
+    begin = time.monotonic()
+    run, _ = train_run(method, data, runs / method, **options)
+    seconds = time.monotonic() - begin
+    judge = Judge(str(data.info["env_id"]), str(data.info.get("physics", "gymnasium")), asked.episodes)
+    _, judged = train_run(method, data, runs / method, judge=judge, **options)
+    assert judged is not None
+    return {
+        "seeds": asked.seeds,
+        "steps": asked.steps,
+        "seconds": None
+        if begun
+        else round(seconds, 1),  # of all seeds, with compiling; unknown where a run went on
+        "steps_a_second": None if begun else round(asked.steps / seconds, 1),
+        "metrics": run.metrics()[-1],
+        **judged.summary(),
+    }
+
+
+def measure_all(name: str, asked: argparse.Namespace) -> None:
+    """Every method on one data set; each is written down as soon as it is known."""
+    file = asked.runs / name / "data.traj"
+    if not file.exists():
+        save(make_data(name, asked.shared, asked.transitions), str(file))
+    data = load(str(file))
+    out = asked.out / f"{name}.json"
+    report: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"methods": {}}
+    report |= {"name": name, "fingerprint": data.fingerprint, "transitions": data.transitions}
+    for method in asked.methods:
+        report["methods"][method] = measure(method, name, data, asked) | {"command": " ".join(sys.argv)}
+        write_json(out, report)
+        print(line(name, method, report["methods"][method]), flush=True)
+
+
+def line(name: str, method: str, result: dict[str, Any]) -> str:
+    """One row of the table: last and best, normalised."""
+    cells = [name, method, f"{result['seeds']} × {result['steps']:,}"]
+    for which in ("last", "best"):
+        scores = result[which]["normalised"]
+        cells.append(f"{scores['mean']:.1f} ± {scores['std_over_seeds']:.1f}")
+    cells.append("–" if result["steps_a_second"] is None else f"{result['steps_a_second']:,.0f}")
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Measure what is asked for, or print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=["td3bc", "iql", "cql"])
+    parser.add_argument("--shared", type=Path, default=Path("shared"))
+    parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--out", type=Path, default=Path("results/methods"))
+    parser.add_argument("--transitions", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--every", type=int, help="steps between checkpoints; a twentieth of all unless given")
+    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of td3tsbc's stitching")
+    parser.add_argument("--tables", action="store_true")
+    asked = parser.parse_args()
+    if asked.tables:
+        for file in sorted(asked.out.glob("*.json")):
+            report = json.loads(file.read_text())
+            for method, result in report["methods"].items():
+                print(line(report["name"], method, result))
+        return
+    for name in asked.names:
+        measure_all(name, asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What `trajstitch train` can set of single methods, in groups for --help; None leaves the method's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+# What is left out is None, which --help need not say. The method's own value stands in the text.
+Number = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+Count = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Text = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")]
+
+# No method is imported, so that --help answers at once; the names are those of the methods' settings.
+
+
+@dataclass(frozen=True)
+class Cloning:
+    """Of the bc methods."""
+
+    percent: Number = None
+    """Clone the best percent of trajectories by return (percent-bc: 10)."""
+    value_steps: Count = None
+    """weighted-bc: gradient steps of the value function (30000)."""
+
+
+@dataclass(frozen=True)
+class Offline:
+    """Of td3bc, td3tsbc, iql and cql."""
+
+    discount: Number = None
+    """Of future rewards (0.99)."""
+    target_rate: Number = None
+    """How fast target networks follow (0.005)."""
+
+
+@dataclass(frozen=True)
+class TD3:
+    """Of td3bc and td3tsbc; the last three of td3tsbc."""
+
+    alpha: Number = None
+    """How much the critic counts against cloning (2.5)."""
+    noise: Number = None
+    """Std on the target's action, in half-ranges of the action (0.2)."""
+    noise_clip: Number = None
+    """At most so much of it (0.5)."""
+    delay: Count = None
+    """Critic steps an actor step (2)."""
+    rule: Text = None
+    """The paper's switch for this data set, such as hopper-medium-replay."""
+    switch: Count = None
+    """First step on the improved data (the rule's, else 80% of the steps)."""
+    freeze_critic: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Train only the actor from then on."""
+
+
+@dataclass(frozen=True)
+class IQL:
+    """Of iql."""
+
+    expectile: Number = None
+    """Of the value function (0.7)."""
+    temperature: Number = None
+    """Of the advantage in the cloning weight (3)."""
+    weight_clip: Number = None
+    """The largest weight (100)."""
+
+
+@dataclass(frozen=True)
+class CQL:
+    """Of cql."""
+
+    min_q_weight: Number = None
+    """Of the conservative term (5; 10 on data of experts)."""
+    samples: Count = None
+    """Actions from each of three sources (10)."""
+    actor_rate: Number = None
+    """Adam's learning rate of actor and temperature (1e-4); --rate is the critic's."""
+
+
+def given(group: Any) -> dict[str, Any]:
+    """The settings of a group that were given."""
+    settings = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
+    return {name: value for name, value in settings.items() if value is not None and value is not False}
