@@ -110,7 +110,7 @@ class MBOP(Method):
         """Three squared errors of one transition, each of its own ensemble, means over heads and columns."""
         obs, action = row["obs"], row["action"]
         prior_error = (model.prior.guesses(obs, row["last"]) - action) / model.range.half
-        end_error = model.end.scaled(obs, action) - jax.lax.stop_gradient(model.end.total)(row["total"])
+        end_error = model.end.scaled(obs, action) - model.end.total(row["total"])
         prior_loss, return_loss = jnp.mean(prior_error**2), jnp.mean(end_error**2)
         model_loss, metrics = step_loss(model.step, row)
         return model_loss + prior_loss + return_loss, {
@@ -178,8 +178,8 @@ class TSMBOP(MBOP):
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam, with the value's own rate, and L2 on the weights of f_m; targets have no slope, so they stay."""
-        kinds = {"mbop": super().optimiser(), "value": optax.adam(self.value_rate)}
-        return optax.multi_transform(kinds, lambda model: named_parts(model, "mbop", "value"))
+        kinds = {"value": optax.adam(self.value_rate), "others": super().optimiser()}
+        return optax.multi_transform(kinds, value_and_others)
 
     def after(self, model: Planner) -> Planner:
         """The value's targets follow."""
@@ -205,10 +205,10 @@ def ensembles(model: Planner) -> Any:
     return eqx.tree_at(nets, jax.tree.map(lambda _: False, model), jax.tree.map(lambda _: True, nets(model)))
 
 
-def named_parts(model: Planner, most: str, value: str) -> Any:
-    """A label for each array."""
-    labels = jax.tree.map(lambda _: most, model)
-    return eqx.tree_at(lambda m: m.end, labels, jax.tree.map(lambda _: value, model.end))
+def value_and_others(model: Planner) -> Any:
+    """Which optimiser each array has."""
+    labels = jax.tree.map(lambda _: "others", model)
+    return eqx.tree_at(lambda m: m.end, labels, jax.tree.map(lambda _: "value", model.end))
 
 
 def last_action(data: Dataset) -> Float:

@@ -9,7 +9,6 @@ heads for all its steps, so samples are laid out by head, and each layer of each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -223,7 +222,7 @@ def search_plan(planner: Planner, memory: Memory, obs: Array, begun: Array, nois
     return jnp.clip(plan, span.low, span.high)  # a mean of actions in range, but for rounding
 
 
-@partial(jax.jit, donate_argnums=1)
+@jax.jit
 def plan_all(planner: Planner, memory: Memory, obs: Array, begun: Array, key: Array) -> tuple[Array, Memory]:
     """The first actions [P, B, A] of P planners' plans for their own observations [P, B, S], and what to remember.
 
