@@ -2,9 +2,9 @@
 
     python benchmarks/methods.py hopper-medium walker2d-medium --methods td3bc iql --shared FOLDER
 
-FOLDER and the data are those of benchmarks/stitching.py. td3tsbc stitches the data first, with --preset, and
-switches by the paper's rule for the data set. Runs go to --runs and go on where they were stopped; one JSON file a
-data set is written to --out after each method; `--tables` prints what is there.
+FOLDER and the data are those of benchmarks/stitching.py. td3tsbc and tsmbop stitch the data first, with --preset;
+they and mbop follow the paper's rule for the data set. Runs go to --runs and go on where they were stopped; one
+JSON file a data set is written to --out after each method; `--tables` prints what is there.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
     """Train, then score every checkpoint; scoring is not counted as training time."""
     runs = asked.runs / name
     options: dict[str, Any] = {"seeds": asked.seeds, "steps": asked.steps, "every": asked.every}
-    if method == "td3tsbc":
+    if method in ("td3tsbc", "mbop", "tsmbop"):
+        options["rule"] = name.replace("-replay", "-medium-replay")
+    if method in ("td3tsbc", "tsmbop"):
         _, result = improve_run(data, PRESETS[asked.preset], runs / "improve")
-        options |= {"improved": result.dataset, "rule": name.replace("-replay", "-medium-replay")}
+        options["improved"] = result.dataset
     begun = (runs / method).exists()
     begin = time.monotonic()
     run, _ = train_run(method, data, runs / method, **options)
@@ -94,7 +96,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--every", type=int, help="steps between checkpoints; a twentieth of all unless given")
     parser.add_argument("--episodes", type=int, default=10)
-    parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of td3tsbc's stitching")
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of the stitching")
     parser.add_argument("--tables", action="store_true")
     asked = parser.parse_args()
     if asked.tables:

@@ -47,7 +47,7 @@ class Counting:
 
 def test_every_seed_is_played_once_and_whole():
     env = Counting()
-    episodes = dict(play(env, lambda obs: obs[:, 1:] / 10, range(11)))
+    episodes = dict(play(env, lambda obs, begun: obs[:, 1:] / 10, range(11)))
     assert sorted(episodes) == list(range(11))
     for seed, episode in episodes.items():
         steps = min(1 + seed % 5, 4)
@@ -56,6 +56,20 @@ def test_every_seed_is_played_once_and_whole():
         np.testing.assert_array_equal(episode.reward, [10 * seed + t for t in range(1, steps + 1)])
         assert episode.terminal == (seed % 5 < 4)
     assert env.stepped == sum(map(len, episodes.values()))  # resting environments were not stepped
+
+
+def test_who_acts_is_told_where_an_episode_has_just_begun():
+    """Every step of every episode is seen once, and its first one alone is a beginning."""
+    seen = []
+
+    def act(obs, begun):
+        seen.extend(zip(obs[:, 0], obs[:, 1], begun, strict=True))
+        return np.zeros((3, 1))
+
+    episodes = dict(play(Counting(), act, range(1, 12)))
+    played = [(i + 1, t, t == 0) for i, episode in episodes.items() for t in range(len(episode))]
+    assert {x for x in seen if x[2]} == {x for x in played if x[2]}
+    assert set(played) <= set(seen)
 
 
 def policy_for(env_id: str, seed: int = 0, head="tanh-gaussian") -> Policy:
@@ -268,7 +282,7 @@ def test_actor_spreads_policies_over_environments(hopper):
     env = envs.make("Hopper-v5", 4)
     pair = stack([hopper, policy_for("Hopper-v5", 1)])
     obs = np.random.default_rng(0).normal(size=(4, 11)).astype(np.float32)
-    action = actor(pair, env)(obs)
+    action = actor(pair, env)(obs, np.ones(4, bool))
     np.testing.assert_allclose(action[0], hopper.act(jnp.asarray(obs[0])), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
         action[3], policy_for("Hopper-v5", 1).act(jnp.asarray(obs[3])), rtol=1e-5, atol=1e-6

@@ -16,7 +16,7 @@ from tyro.conf import Positional
 
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
-from trajstitch.train_options import CQL, IQL, TD3, Cloning, Offline, given
+from trajstitch.train_options import CQL, IQL, MBOP, TD3, Cloning, Offline, Several, given
 
 # What a command needs is imported in its `run`, so that --help answers at once.
 
@@ -160,13 +160,27 @@ class Collect(Command):
 class Train(Command):
     """Train a method on a data set."""
 
-    method: Positional[Literal["bc", "percent-bc", "gaussian-bc", "weighted-bc", "td3bc", "td3tsbc", "iql", "cql"]]
+    method: Positional[
+        Literal[
+            "bc",
+            "percent-bc",
+            "gaussian-bc",
+            "weighted-bc",
+            "td3bc",
+            "td3tsbc",
+            "iql",
+            "cql",
+            "mbop",
+            "tsmbop",
+        ]
+    ]
     """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value;
-    td3bc, iql, cql: offline RL; td3tsbc: td3bc on the original, then on the improved data."""
+    td3bc, iql, cql: offline RL; td3tsbc: td3bc on the original, then on the improved data; mbop: planning at every
+    step; tsmbop: mbop with policy and value of the improved data."""
     data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
     improved: Annotated[Positional[str | None], tyro.conf.arg(metavar="[IMPROVED]", help_behavior_hint="")] = None
-    """td3tsbc: the improved data, such as RUN/improved.hdf5."""
+    """td3tsbc, tsmbop: the improved data, such as RUN/improved.hdf5."""
     out: str
     """The run directory; the same command goes on with a run that was stopped."""
     seeds: int = 3
@@ -201,11 +215,13 @@ class Train(Command):
     """Put Minari's Dict observations into one vector."""
     overwrite: bool = False
     """Begin anew where the directory holds another run."""
+    several: tyro.conf.OmitArgPrefixes[Several] = Several()
     cloning: tyro.conf.OmitArgPrefixes[Cloning] = Cloning()
     offline: tyro.conf.OmitArgPrefixes[Offline] = Offline()
     td3: tyro.conf.OmitArgPrefixes[TD3] = TD3()
     iql: tyro.conf.OmitArgPrefixes[IQL] = IQL()
     cql: tyro.conf.OmitArgPrefixes[CQL] = CQL()
+    mbop: tyro.conf.OmitArgPrefixes[MBOP] = MBOP()
 
     def run(self) -> dict[str, Any]:
         """See the class."""
@@ -217,13 +233,18 @@ class Train(Command):
         keep_compiled()
         names = ("steps", "batch", "rate", "width", "depth")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        for group in (self.cloning, self.offline, self.td3, self.iql, self.cql):
+        for group in (self.several, self.cloning, self.offline, self.td3, self.iql, self.cql, self.mbop):
             settings |= given(group)
         configure(self.method, **settings)  # says what is wrong before anything is loaded
-        if self.method == "td3tsbc" and not self.improved:
-            raise InputError("td3tsbc takes two data sets: trajstitch train td3tsbc ORIGINAL IMPROVED")
-        if self.method != "td3tsbc" and self.improved:
-            raise InputError(f"{self.method} takes one data set, so leave {self.improved} out; td3tsbc takes two")
+        two = self.method in ("td3tsbc", "tsmbop")
+        if two and not self.improved:
+            raise InputError(
+                f"{self.method} takes two data sets: trajstitch train {self.method} ORIGINAL IMPROVED"
+            )
+        if not two and self.improved:
+            raise InputError(
+                f"{self.method} takes one data set, so leave {self.improved} out; td3tsbc and tsmbop take two"
+            )
         with bar("loading", self.quiet) as tell:
             data = load(self.data, horizon=self.horizon, flatten=self.flatten, tell=tell)
             # Improved data are files of ours, which know where their episodes end.

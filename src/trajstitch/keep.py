@@ -21,14 +21,20 @@ from trajstitch.errors import InputError
 from trajstitch.files import replacing
 from trajstitch.formats.npz import read_arrays
 
+DESCRIPTION = "description"  # its name in the file
+
 
 def keep(thing: Any, target: str | Path, note: str = "") -> None:
     """Write `thing` (dataclasses, named tuples, lists, dicts, arrays, numbers, strings) and a note beside it."""
+    with replacing(target, overwrite=True) as part, part.open("wb") as file:
+        np.savez(file, **to_arrays(thing, note))
+
+
+def to_arrays(thing: Any, note: str = "") -> dict[str, Any]:
+    """What a file keeps of `thing`."""
     arrays: dict[str, Any] = {}
     shape = _describe(thing, arrays)
-    text = np.array(json.dumps({"note": note, "shape": shape}))
-    with replacing(target, overwrite=True) as part, part.open("wb") as file:
-        np.savez(file, **{**arrays, "description": text})
+    return {**arrays, DESCRIPTION: np.array(json.dumps({"note": note, "shape": shape}))}
 
 
 def note_of(path: Path) -> str:
@@ -36,15 +42,20 @@ def note_of(path: Path) -> str:
     if not path.exists():
         return ""
     with np.load(path, allow_pickle=False) as archive:
-        return str(json.loads(str(archive["description"]))["note"]) if "description" in archive.files else ""
+        return str(json.loads(str(archive[DESCRIPTION]))["note"]) if DESCRIPTION in archive.files else ""
 
 
 def recall(path: str | Path) -> Any:
     """What was kept."""
     arrays = read_arrays(Path(path))
-    if "description" not in arrays:
+    if DESCRIPTION not in arrays:
         raise InputError(f"{path}: this is not a file kept by trajstitch")
-    return _restore(json.loads(str(arrays["description"]))["shape"], arrays, jnp.asarray)
+    return from_arrays(arrays)
+
+
+def from_arrays(arrays: dict[str, Any]) -> Any:
+    """The other way round."""
+    return _restore(json.loads(str(arrays[DESCRIPTION]))["shape"], arrays, jnp.asarray)
 
 
 def _describe(thing: Any, arrays: dict[str, Any]) -> Any:

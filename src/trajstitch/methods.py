@@ -18,7 +18,9 @@ from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.iql import IQL
 from trajstitch.judge import Judge, Judged, judge_run
+from trajstitch.mbop import MBOP, TSMBOP
 from trajstitch.method import Method
+from trajstitch.mppi import Planner
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
@@ -33,6 +35,8 @@ METHODS: dict[str, Method] = {
     "td3tsbc": TD3TSBC(),
     "iql": IQL(),
     "cql": CQL(),
+    "mbop": MBOP(),
+    "tsmbop": TSMBOP(),
 }
 
 
@@ -57,10 +61,10 @@ def train(
     seeds: int | None = None,
     tell: Tell = silent,
     **settings: Any,
-) -> Policy:
-    """Train in memory and return the policy of one seed, or `seeds` of them stacked.
+) -> Policy | Planner:
+    """Train in memory and return the policy (of mbop and tsmbop: the planner) of one seed, or `seeds` stacked.
 
-    td3tsbc takes the `improved` data as well, to go on with after the original.
+    td3tsbc and tsmbop take the `improved` data as well.
     """
     config = configure(method, **settings)
     config.check(data, improved)
@@ -127,7 +131,7 @@ def train_run(
     return run, judged
 
 
-def best_policies(run: Run, judged: Judged) -> Policy:
+def best_policies(run: Run, judged: Judged) -> Policy | Planner:
     """Each seed's policy at its own best checkpoint."""
     chosen = [
         jax.tree.map(lambda leaf, p=p: leaf[p], load_policy(run.checkpoint(step)))

@@ -89,6 +89,11 @@ class Range(eqx.Module):
         return low + (high - low) * (jnp.tanh(x) + 1) / 2
 
     @property
+    def middle(self) -> Array:
+        """Halfway from low to high."""
+        return jax.lax.stop_gradient(self.low + self.high) / 2
+
+    @property
     def half(self) -> Array:
         """Half the range, the unit methods measure actions in; 1 where an action never changes."""
         half = jax.lax.stop_gradient(self.high - self.low) / 2
@@ -96,7 +101,7 @@ class Range(eqx.Module):
 
     def unit(self, action: Array) -> Array:
         """Where an action lies in the range, from -1 to 1."""
-        return (action - jax.lax.stop_gradient(self.low + self.high) / 2) / self.half
+        return (action - self.middle) / self.half
 
 
 def follow(slow: Any, fast: Any, rate: float) -> Any:

@@ -14,7 +14,7 @@ from trajstitch.data import Dataset
 from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
 from trajstitch.fit import Table, check_sizes
-from trajstitch.method import Method
+from trajstitch.method import Method, check_rewards
 from trajstitch.nets import MLP, Range, Scale
 from trajstitch.policy import Head, Policy
 
@@ -37,8 +37,7 @@ class OfflineRL(Method):
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Without a reward no action is better than another."""
         super().check(data, improved)
-        if not data.reward.any():
-            raise InputError("all rewards are 0, so there is nothing to prefer; use bc, or give data with rewards")
+        check_rewards(data)
 
     def table(self, data: Dataset) -> Table:
         """All transitions, with `done` where the episode really ended: a time-out does not end bootstrapping."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -9,12 +10,15 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Float, Trajectory
+from trajstitch.data import Bool, Float, Trajectory
 from trajstitch.envs import Env
 from trajstitch.errors import InputError
+from trajstitch.mppi import Planner, blank, plan_all
 from trajstitch.policy import Policy, act_all, stacked
 
-Act = Callable[[Float], NDArray[Any]]  # observations [B, S] of all environments -> actions [B, A]
+# Observations [B, S] of all environments, and where an episode has just begun [B] -> actions [B, A]. The latter is
+# for those who remember: what they know of an environment then is of another episode.
+Act = Callable[[Float, Bool], NDArray[Any]]
 
 
 def play(env: Env, act: Act, seeds: Iterable[int]) -> Iterator[tuple[int, Trajectory]]:
@@ -44,7 +48,7 @@ def play(env: Env, act: Act, seeds: Iterable[int]) -> Iterator[tuple[int, Trajec
 
     begin(np.arange(env.count))
     while (running := number >= 0).any():
-        action = np.asarray(act(obs))
+        action = np.asarray(act(obs, running & (clock == 0)))
         step = env.step(action, running)
         live = np.flatnonzero(running)
         obs[live] = step.obs[live]
@@ -68,13 +72,12 @@ def play(env: Env, act: Act, seeds: Iterable[int]) -> Iterator[tuple[int, Trajec
             begin(ended)
 
 
-def actor(policy: Policy, env: Env, seed: int | None = None, noise: float = 0.0) -> Act:
+def actor(policy: Policy | Planner, env: Env, seed: int | None = None, noise: float = 0.0) -> Act:
     """How P policies play the environments, count/P each; most likely actions unless a seed is given.
 
-    `noise` adds a Gaussian of that many half-ranges of the action to each action, then clips to the range.
+    A planner imagines futures in any case, of seed 0 unless one is given. `noise` adds a Gaussian of that many
+    half-ranges of the action to each action, then clips to the range.
     """
-    cpu = jax.devices("cpu")[0]  # a few rows at a time are not worth a GPU's latency
-    policy = jax.device_put(stacked(policy), cpu)
     if policy.obs_dim != env.obs_dim or policy.action_dim != len(env.action_low):
         raise InputError(
             f"the policy takes {policy.obs_dim} observations and gives {policy.action_dim} actions, but {env.id} "
@@ -82,22 +85,45 @@ def actor(policy: Policy, env: Env, seed: int | None = None, noise: float = 0.0)
         )
     if not noise >= 0:
         raise InputError(f"noise must be 0 or more, not {noise:g}")
-    each = env.count // policy.range.low.shape[0]
-    key = None if seed is None else jax.device_put(jax.random.key(seed), cpu)
+    each = env.count // (policy.count or 1)
+    choose = _plans(policy, each, seed or 0) if isinstance(policy, Planner) else _choices(policy, seed)
     generator = np.random.default_rng([0 if seed is None else seed, 1])
     low, high = env.action_low, env.action_high
-    calls = 0
 
-    def act(obs: Float) -> NDArray[Any]:
-        nonlocal calls
-        step_key = None if key is None else jax.random.fold_in(key, calls)
-        calls += 1
-        rows = jax.device_put(obs.reshape(-1, each, env.obs_dim), cpu)
-        action = np.asarray(act_all(policy, rows, step_key))
-        action = action.reshape(env.count, -1)
+    def act(obs: Float, begun: Bool) -> NDArray[Any]:
+        rows = choose(obs.reshape(-1, each, env.obs_dim), begun.reshape(-1, each))
+        action = np.asarray(rows).reshape(env.count, -1)
         if noise:
             shake = noise * (high - low) / 2 * generator.standard_normal(action.shape)
             action = np.clip(action + shake, low, high).astype(np.float32)
         return action
 
     return act
+
+
+def _choices(policy: Policy, seed: int | None) -> Act:
+    """Actions [P, B, A] of policies, which need to know this step only."""
+    cpu = jax.devices("cpu")[0]  # a few rows at a time are not worth a GPU's latency
+    policy = jax.device_put(stacked(policy), cpu)
+    key = None if seed is None else jax.device_put(jax.random.key(seed), cpu)
+    calls = itertools.count()
+
+    def choose(obs: Float, begun: Bool) -> NDArray[Any]:
+        step_key = None if key is None else jax.random.fold_in(key, next(calls))
+        return np.asarray(act_all(policy, jax.device_put(obs, cpu), step_key))
+
+    return choose
+
+
+def _plans(planner: Planner, each: int, seed: int) -> Act:
+    """Actions [P, B, A] of planners, which remember their last plans."""
+    planner = stacked(planner)
+    memory, key = blank(planner, each), jax.random.key(seed)
+    calls = itertools.count()
+
+    def choose(obs: Float, begun: Bool) -> NDArray[Any]:
+        nonlocal memory
+        action, memory = plan_all(planner, memory, obs, begun, jax.random.fold_in(key, next(calls)))
+        return np.asarray(action)
+
+    return choose

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,8 +21,13 @@ from trajstitch.data import Info, check_finite
 from trajstitch.errors import InputError
 from trajstitch.formats import reading
 from trajstitch.formats.npz import read_arrays, write_arrays
+from trajstitch.keep import DESCRIPTION, from_arrays, to_arrays
 from trajstitch.nets import MLP, Linear, Range, Scale
 
+if TYPE_CHECKING:
+    from trajstitch.mppi import Planner  # which has policies as parts
+
+Played = TypeVar("Played", "Policy", "Planner", "Policy | Planner")
 Head = Literal["tanh", "gaussian", "tanh-gaussian"]
 HEADS: tuple[Head, ...] = ("tanh", "gaussian", "tanh-gaussian")
 LOG_STD = (-20.0, 2.0)  # bounds of a Gaussian head, as SAC has them
@@ -84,13 +89,13 @@ class Policy(eqx.Module):
         return self.range.low.shape[0] if self.range.low.ndim == 2 else None
 
 
-def stack(policies: Sequence[Policy]) -> Policy:
-    """One Policy with a leading axis P."""
+def stack(policies: Sequence[Played]) -> Played:
+    """One Policy or Planner with a leading axis P."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
 
 
-def stacked(policy: Policy) -> Policy:
-    """The policy with its axis P, of length 1 where it had none."""
+def stacked(policy: Played) -> Played:
+    """The policy or planner with its axis P, of length 1 where it had none."""
     return stack([policy]) if policy.count is None else policy
 
 
@@ -106,8 +111,13 @@ def act_all(policy: Policy, obs: Array, key: Array | None) -> Array:
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def save_policy(policy: Policy, target: str | Path, info: Info | None = None, overwrite: bool = False) -> None:
+def save_policy(
+    policy: Policy | Planner, target: str | Path, info: Info | None = None, overwrite: bool = False
+) -> None:
     """One npz file; `info` (environment, physics, …) goes with it."""
+    if not isinstance(policy, Policy):
+        write_arrays(target, to_arrays(policy), info or {}, overwrite)
+        return
     arrays = {"head": np.array(policy.head), "low": policy.range.low, "high": policy.range.high}
     arrays |= {"scale_mean": policy.scale.mean, "scale_std": policy.scale.std}
     for i, layer in enumerate(policy.net.layers):
@@ -115,8 +125,8 @@ def save_policy(policy: Policy, target: str | Path, info: Info | None = None, ov
     write_arrays(target, {k: np.asarray(v) for k, v in arrays.items()}, info or {}, overwrite)
 
 
-def load_policy(source: str | Path) -> Policy:
-    """A policy from our own file, from a tanh-Gaussian npz (fc0_w, …) or from inside a D4RL HDF5 file."""
+def load_policy(source: str | Path) -> Policy | Planner:
+    """What is in a file of ours, a tanh-Gaussian npz (fc0_w, …) or the policy inside a D4RL HDF5 file."""
     path = Path(source)
     if not path.exists():
         raise InputError(f"{path}: there is no such policy file")
@@ -127,6 +137,8 @@ def load_policy(source: str | Path) -> Policy:
         for name, array in arrays.items():
             if array.dtype.kind == "f":
                 check_finite(name, array.reshape(len(array), -1) if array.ndim else array.reshape(1))
+        if DESCRIPTION in arrays:
+            return _planner(arrays)
         return _from_sac(arrays) if "fc0_w" in arrays else _from_own(arrays)
 
 
@@ -137,6 +149,15 @@ def policy_info(source: str | Path) -> dict[str, Any]:
         return {}
     with reading(path):
         return dict(json.loads(str(read_arrays(path).get("info_json", "{}"))))
+
+
+def _planner(arrays: dict[str, Any]) -> Planner:
+    from trajstitch.mppi import Planner
+
+    kept = from_arrays(arrays)
+    if not isinstance(kept, Planner):
+        raise InputError(f"this file holds a {type(kept).__name__}, not a policy or planner")
+    return kept
 
 
 def _from_own(arrays: dict[str, Any]) -> Policy:

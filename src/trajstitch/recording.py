@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from trajstitch import envs
-from trajstitch.data import Dataset, Float, Trajectory, concatenate, from_trajectories
+from trajstitch.data import Bool, Dataset, Float, Trajectory, concatenate, from_trajectories
 from trajstitch.errors import InputError
+from trajstitch.mppi import Planner
 from trajstitch.play import Act, actor, play
 from trajstitch.policy import Policy, load_policy
 from trajstitch.progress import Tell, silent
@@ -20,7 +21,7 @@ RANDOM = "random"  # the policy that draws actions uniformly from the action spa
 
 
 def collect(
-    policy: Policy | str | Path,
+    policy: Policy | Planner | str | Path,
     env_id: str,
     steps: int,
     *,
@@ -44,18 +45,18 @@ def collect(
     if isinstance(policy, str | Path) and Path(policy).is_dir():
         policy = Path(policy) / "policy.npz"  # of a run
     one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
-    many = (one.count or 1) if isinstance(one, Policy) else 1  # stacked policies take turns
+    many = 1 if isinstance(one, str | Path) else one.count or 1  # stacked policies take turns
     start, act_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2))
     env = envs.make(env_id, -(-min(together, steps) // many) * many, physics=physics, horizon=horizon)
     try:
-        if isinstance(one, Policy):
-            act = actor(one, env, None if deterministic else act_seed, noise)
-        else:
+        if isinstance(one, str | Path):
             act = _uniform(env, act_seed)
+        else:
+            act = actor(one, env, None if deterministic else act_seed, noise)
         episodes = _first_episodes(play(env, act, itertools.count(start)), steps, tell)
     finally:
         env.close()
-    name = str(policy) if not isinstance(policy, Policy) else "policy"
+    name = str(policy) if isinstance(policy, str | Path) else "policy"
     info: dict[str, Any] = {"env_id": env_id, "physics": physics, "policy": Path(name).name, "seed": seed}
     return from_trajectories(episodes, info | ({"env_horizon": horizon} if horizon else {}))
 
@@ -103,7 +104,7 @@ def _first_episodes(played: Any, steps: int, tell: Tell) -> list[Trajectory]:
 def _uniform(env: envs.Env, seed: int) -> Act:
     generator = np.random.default_rng(seed)
 
-    def act(obs: Float) -> Float:
+    def act(obs: Float, begun: Bool) -> Float:
         return generator.uniform(env.action_low, env.action_high, (env.count, len(env.action_low))).astype(
             np.float32
         )

@@ -17,7 +17,7 @@ from jax import Array
 from trajstitch.data import Dataset, repeated
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Metrics, Table, check_sizes, descend, mean_loss
-from trajstitch.method import Method
+from trajstitch.method import Method, check_two, paper_rule
 from trajstitch.nets import follow
 from trajstitch.offline import Critic, OfflineRL
 from trajstitch.policy import Policy
@@ -165,9 +165,6 @@ class TD3TSBC(TD3BC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rule is not None and _pair(self.rule) not in SWITCH:
-            known = ", ".join("-".join(pair) for pair in SWITCH)
-            raise InputError(f"the paper has no rule {self.rule!r}; known are {known}")
         if not 1 <= self.switched.step < self.fit.steps:
             raise InputError(
                 f"the switch at step {self.switched.step} must lie between the first and the last of "
@@ -177,21 +174,14 @@ class TD3TSBC(TD3BC):
     @property
     def switched(self) -> Switch:
         """The rule with what was set over it, in steps of this training."""
-        rule = SWITCH[_pair(self.rule)] if self.rule else DEFAULT
+        rule = paper_rule(SWITCH, self.rule) if self.rule else DEFAULT
         step = round(rule.step * self.fit.steps / 1_000_000) if self.switch is None else self.switch
         return Switch(step, self.freeze_critic or rule.freeze_critic)
 
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Two data sets of one environment."""
         super().check(data)
-        if improved is None:
-            raise InputError("td3tsbc needs two data sets, the original and the improved one; give both")
-        have, want = ((d.obs_dim, d.action_dim) for d in (improved, data))
-        if have != want:
-            raise InputError(
-                f"the improved data have {have[0]} observations and {have[1]} actions, the original {want[0]} and "
-                f"{want[1]}; give data of one environment"
-            )
+        check_two("td3tsbc", data, improved)
 
     def stages(self, data: Dataset, improved: Dataset | None = None) -> Iterator[tuple[Method, Table, int]]:
         """The original data until the switch, then the improved ones; observations stay scaled as at first."""
@@ -208,8 +198,3 @@ def without_repeats(table: Table) -> Table:
     columns = [np.reshape(column, (len(column), -1)) for column in table.values()]
     keep = ~repeated(np.concatenate(columns, 1, dtype=np.float32))
     return {name: column[keep] for name, column in table.items()}
-
-
-def _pair(rule: str) -> tuple[str, str]:
-    env, _, kind = rule.partition("-")
-    return env, kind

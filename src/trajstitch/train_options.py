@@ -17,6 +17,17 @@ Text = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")
 
 
 @dataclass(frozen=True)
+class Several:
+    """Of several methods, each with its own meaning."""
+
+    rule: Text = None
+    """The paper's settings for this data set, such as hopper-medium-replay: td3tsbc's switch, the search of mbop
+    and tsmbop."""
+    samples: Count = None
+    """cql: actions from each of three sources (10); mbop, tsmbop: imagined futures (the rule's, else 100)."""
+
+
+@dataclass(frozen=True)
 class Cloning:
     """Of the bc methods."""
 
@@ -28,7 +39,7 @@ class Cloning:
 
 @dataclass(frozen=True)
 class Offline:
-    """Of td3bc, td3tsbc, iql and cql."""
+    """Of td3bc, td3tsbc, iql and cql, and of tsmbop's value function."""
 
     discount: Number = None
     """Of future rewards (0.99)."""
@@ -38,7 +49,7 @@ class Offline:
 
 @dataclass(frozen=True)
 class TD3:
-    """Of td3bc and td3tsbc; the last three of td3tsbc."""
+    """Of td3bc and td3tsbc; the last two of td3tsbc."""
 
     alpha: Number = None
     """How much the critic counts against cloning (2.5)."""
@@ -48,8 +59,6 @@ class TD3:
     """At most so much of it (0.5)."""
     delay: Count = None
     """Critic steps an actor step (2)."""
-    rule: Text = None
-    """The paper's switch for this data set, such as hopper-medium-replay."""
     switch: Count = None
     """First step on the improved data (the rule's, else 80% of the steps)."""
     freeze_critic: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -74,10 +83,28 @@ class CQL:
 
     min_q_weight: Number = None
     """Of the conservative term (5; 10 on data of experts)."""
-    samples: Count = None
-    """Actions from each of three sources (10)."""
     actor_rate: Number = None
     """Adam's learning rate of actor and temperature (1e-4); --rate is the critic's."""
+
+
+@dataclass(frozen=True)
+class MBOP:
+    """Of mbop and tsmbop."""
+
+    members: Count = None
+    """Networks of each ensemble (3)."""
+    l2: Number = None
+    """Pull of their weights to 0 (1e-5)."""
+    plan_horizon: Count = None
+    """Steps of an imagined future (the rule's, else 2)."""
+    kappa: Number = None
+    """How much more a better future counts (the rule's, else 1)."""
+    sigma: Number = None
+    """Std of the noise on actions, in half-ranges of the action (the rule's, else 0.2)."""
+    beta: Number = None
+    """Share of the last plan in the new one (the rule's, else 0)."""
+    value_rate: Number = None
+    """tsmbop: Adam's learning rate of the value function (3e-4)."""
 
 
 def given(group: Any) -> dict[str, Any]:
