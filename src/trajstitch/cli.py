@@ -16,7 +16,7 @@ from tyro.conf import Positional
 
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
-from trajstitch.train_options import CQL, IQL, TD3, Cloning, Offline, given
+from trajstitch.train_options import CQL, IQL, MOPO, TD3, Cloning, ModelBased, MOReL, Offline, given
 
 # What a command needs is imported in its `run`, so that --help answers at once.
 
@@ -160,9 +160,14 @@ class Collect(Command):
 class Train(Command):
     """Train a method on a data set."""
 
-    method: Positional[Literal["bc", "percent-bc", "gaussian-bc", "weighted-bc", "td3bc", "td3tsbc", "iql", "cql"]]
+    method: Positional[
+        Literal[
+            "bc", "percent-bc", "gaussian-bc", "weighted-bc", "td3bc", "td3tsbc", "iql", "cql", "mopo", "morel"
+        ]
+    ]
     """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value;
-    td3bc, iql, cql: offline RL; td3tsbc: td3bc on the original, then on the improved data."""
+    td3bc, iql, cql: offline RL; mopo, morel: the same in a learnt world; td3tsbc: td3bc on the
+    original, then on the improved data."""
     data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
     improved: Annotated[Positional[str | None], tyro.conf.arg(metavar="[IMPROVED]", help_behavior_hint="")] = None
@@ -206,6 +211,9 @@ class Train(Command):
     td3: tyro.conf.OmitArgPrefixes[TD3] = TD3()
     iql: tyro.conf.OmitArgPrefixes[IQL] = IQL()
     cql: tyro.conf.OmitArgPrefixes[CQL] = CQL()
+    model_based: tyro.conf.OmitArgPrefixes[ModelBased] = ModelBased()
+    mopo: tyro.conf.OmitArgPrefixes[MOPO] = MOPO()
+    morel: tyro.conf.OmitArgPrefixes[MOReL] = MOReL()
 
     def run(self) -> dict[str, Any]:
         """See the class."""
@@ -215,7 +223,17 @@ class Train(Command):
 
         names = ("steps", "batch", "rate", "width", "depth")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        for group in (self.cloning, self.offline, self.td3, self.iql, self.cql):
+        groups = (
+            self.cloning,
+            self.offline,
+            self.td3,
+            self.iql,
+            self.cql,
+            self.model_based,
+            self.mopo,
+            self.morel,
+        )
+        for group in groups:
             settings |= given(group)
         configure(self.method, **settings)  # says what is wrong before anything is loaded
         if self.method == "td3tsbc" and not self.improved:

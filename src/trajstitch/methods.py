@@ -19,6 +19,8 @@ from trajstitch.errors import InputError
 from trajstitch.iql import IQL
 from trajstitch.judge import Judge, Judged, judge_run
 from trajstitch.method import Method
+from trajstitch.mopo import MOPO
+from trajstitch.morel import MOReL
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
@@ -33,6 +35,8 @@ METHODS: dict[str, Method] = {
     "td3tsbc": TD3TSBC(),
     "iql": IQL(),
     "cql": CQL(),
+    "mopo": MOPO(),
+    "morel": MOReL(),
 }
 
 
