@@ -113,10 +113,13 @@ def test_options_are_settings_of_the_methods_they_name():
     assert get_args(get_type_hints(Train)["method"]) == tuple(METHODS)
     owners = {
         train_options.Cloning: (),
-        train_options.Offline: ("td3bc", "td3tsbc", "iql", "cql"),
+        train_options.Offline: ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel"),
         train_options.TD3: ("td3tsbc",),
         train_options.IQL: ("iql",),
         train_options.CQL: ("cql",),
+        train_options.ModelBased: ("mopo", "morel"),
+        train_options.MOPO: ("mopo",),
+        train_options.MOReL: ("morel",),
     }
     for group, names in owners.items():
         for field in dataclasses.fields(group):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trajstitch import fit, methods
-from trajstitch.cql import CQL, draw, log_integral
+from trajstitch.cql import CQL, log_integral
 from trajstitch.data import from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit
@@ -20,23 +20,34 @@ from trajstitch.iql import IQL, expectile_loss
 from trajstitch.methods import METHODS, configure, train, train_run
 from trajstitch.nets import MLP, Linear
 from trajstitch.policy import act_all, load_policy, stacked
+from trajstitch.sac import draw
 from trajstitch.td3bc import SWITCH, TD3BC, TD3TSBC, FrozenCritic, without_repeats
 from worlds import aim_dataset, random_dataset
 
 WORLD = aim_dataset()
-OFFLINE = ("td3bc", "td3tsbc", "iql", "cql")
+WORLDS = {"mopo": aim_dataset(loop=True), "morel": aim_dataset(loop=True)}  # their rollouts know of no ends
+OFFLINE = ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel")
+WORLDLY = {"rollouts": 500, "rollout_steps": 2, "refresh": 20, "real": 0.5, "discount": 0.5, "batch": 128}
+WORLDLY |= {"world_steps": 1500, "world_rate": 3e-3, "world_width": 48}
+SAC = {"target_rate": 0.05, "actor_rate": 3e-3}
 FAST = {"steps": 1000, "batch": 64, "width": 32, "rate": 3e-3}
 OWN = {
     "weighted-bc": {"value_steps": 20},
     "td3bc": {"target_rate": 0.05},
     "td3tsbc": {"target_rate": 0.05, "improved": WORLD.top(30)},
     "iql": {"target_rate": 0.05},
-    "cql": {"target_rate": 0.05, "actor_rate": 3e-3, "depth": 2, "samples": 4},
+    "cql": {**SAC, "depth": 2, "samples": 4},
+    "mopo": {**SAC, **WORLDLY, "penalty": 0.1},
+    "morel": {**SAC, **WORLDLY},
 }
 
 
 def settings(method):
     return FAST | OWN.get(method, {})
+
+
+def world_of(method):
+    return WORLDS.get(method, WORLD)
 
 
 def aims(policy, data=WORLD):
@@ -51,7 +62,11 @@ def aims(policy, data=WORLD):
 def trained(request, tmp_path_factory):
     """The method and a finished run of seeds 0 and 1."""
     run, _ = train_run(
-        request.param, WORLD, tmp_path_factory.mktemp("runs") / "both", seeds=2, **settings(request.param)
+        request.param,
+        world_of(request.param),
+        tmp_path_factory.mktemp("runs") / "both",
+        seeds=2,
+        **settings(request.param),
     )
     return request.param, run
 
@@ -59,17 +74,18 @@ def trained(request, tmp_path_factory):
 def test_learns_the_known_answer(trained):
     """Cloning gives the mean action, 0; cloning the best tenth, and all that use rewards, the best action."""
     method, run = trained
-    action, best = aims(load_policy(run.path / "policy.npz"))
+    world = world_of(method)
+    action, best = aims(load_policy(run.path / "policy.npz"), world)
     expected = best if method in (*OFFLINE, "percent-bc") else np.zeros_like(best)
     for t in (0, 1):
-        now = WORLD.obs[WORLD.row, 2] == t
+        now = world.obs[world.row, 2] == t
         assert np.abs(action - expected)[:, now].mean() < 0.13  # the other answer is 0.3 away
 
 
 def test_the_same_seed_gives_the_same_policy_and_another_another(trained):
     method, run = trained
     saved, _ = aims(load_policy(run.path / "policy.npz"))
-    again, _ = aims(train(method, WORLD, seeds=2, **settings(method)))
+    again, _ = aims(train(method, world_of(method), seeds=2, **settings(method)))
     np.testing.assert_array_equal(saved, again)
     assert np.abs(saved[0] - saved[1]).max() > 1e-3
 
@@ -77,7 +93,7 @@ def test_the_same_seed_gives_the_same_policy_and_another_another(trained):
 def test_a_seed_is_the_same_alone_and_in_company(trained):
     method, run = trained
     config = configure(method, **{k: v for k, v in settings(method).items() if k != "improved"})
-    learner, table, _ = next(config.stages(WORLD, WORLD))
+    learner, table, _ = next(config.stages(world_of(method), WORLD))
     state, _ = next(fit.run(learner, fit.start(learner, table, [1]), table, [1], 50))
     single, _ = aims(config.policy(state.model))
     together, _ = aims(load_policy(run.checkpoint(50)))
@@ -102,13 +118,13 @@ def test_killed_twice_it_goes_on_to_the_same_bytes(trained, monkeypatch):
 
         monkeypatch.setattr(methods.Run, "save_state", dies)
         with pytest.raises(Killed):
-            train_run(method, WORLD, out, seeds=2, **settings(method))
+            train_run(method, world_of(method), out, seeds=2, **settings(method))
     monkeypatch.setattr(methods.Run, "save_state", save_state)
     started = []
     run_fit = fit.run
     monkeypatch.setattr(fit, "run", lambda c, state, *a: started.append(int(state.step)) or run_fit(c, state, *a))
-    train_run(method, WORLD, out, seeds=2, **settings(method))
-    assert started[-1] == 850  # before it, a value function of weighted-bc's own
+    train_run(method, world_of(method), out, seeds=2, **settings(method))
+    assert started[-1] == 850  # before it, a value function of weighted-bc's own, or a world
     files = sorted(file.relative_to(out) for file in out.rglob("*") if file.is_file())
     assert files == sorted(file.relative_to(whole.path) for file in whole.path.rglob("*") if file.is_file())
     for name in files:
@@ -129,6 +145,7 @@ LOGGED = {
     "cql": {"critic_loss", "gap", "actor_loss", "q", "policy_q", "entropy", "temperature"},
 }
 LOGGED["td3tsbc"] = LOGGED["td3bc"]
+LOGGED["mopo"] = LOGGED["morel"] = LOGGED["cql"] - {"gap"} | {"imagined_reward", "doubt", "ended"}
 
 
 def test_what_is_logged(trained):
@@ -143,7 +160,7 @@ def test_what_is_logged(trained):
 def test_the_scale_is_that_of_the_data(trained):
     """For td3tsbc that of the original ones, of which the improved are a part here."""
     method, run = trained
-    data = WORLD.top(10) if method == "percent-bc" else WORLD
+    data = WORLD.top(10) if method == "percent-bc" else world_of(method)
     policy = load_policy(run.path / "policy.npz")
     np.testing.assert_allclose(policy.scale.mean[0], data.obs[data.row].mean(0), atol=1e-5)
     np.testing.assert_allclose(policy.range.low[0], data.action.min(0))

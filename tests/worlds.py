@@ -57,13 +57,14 @@ def walk_dataset(seed: int = 0, many: int = 40, steps: int = 20) -> Dataset:
     )
 
 
-def aim_dataset(seed: int = 0, many: int = 3000) -> Dataset:
+def aim_dataset(seed: int = 0, many: int = 3000, loop: bool = False) -> Dataset:
     """Two steps to aim: the first moves a point, the second pays for where it is and for its own action.
 
     An action [u, v], from -1 to 1, is recorded as 2 + 2u and v, which does nothing. The first puts the point at
     x = u and pays nothing, the second pays -20·((x - g)² + (u - g)²) with g = 0.6·s of the state [s, x, t], and
     ends the episode. So u = g is best in every state, and at first this shows in the value of the next state only.
-    Actions are uniform: their mean is 0 and says nothing.
+    Actions are uniform: their mean is 0 and says nothing. With `loop` the second step leads back to the
+    first state instead of ending the episode, so that who knows of no ends can learn the same.
     """
     rng = np.random.default_rng(seed)
     s, action = rng.uniform(-1, 1, many), rng.uniform(-1, 1, (many, 2, 2))
@@ -71,7 +72,8 @@ def aim_dataset(seed: int = 0, many: int = 3000) -> Dataset:
     obs = np.zeros((many, 3, 3))
     obs[..., 0] = s[:, None]
     obs[:, 1:, 1] = u[:, :1]
-    obs[..., 2] = [0, 1, 2]
+    obs[..., 2] = [0, 1, 0 if loop else 2]
+    obs[:, 2, 1] = 0 if loop else obs[:, 1, 1]
     reward = np.zeros((many, 2))
     reward[:, 1] = -20 * ((u - goal) ** 2).sum(1)
     return Dataset(
@@ -79,7 +81,7 @@ def aim_dataset(seed: int = 0, many: int = 3000) -> Dataset:
         action=(action * [2, 1] + [2, 0]).reshape(-1, 2).astype(np.float32),
         reward=reward.reshape(-1).astype(np.float32),
         start=np.arange(0, 2 * many + 1, 2),
-        terminal=np.ones(many, bool),
+        terminal=np.full(many, not loop),
     )
 
 

@@ -16,7 +16,19 @@ from tyro.conf import Positional
 
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
-from trajstitch.train_options import CQL, IQL, MBOP, TD3, Cloning, Offline, Several, given
+from trajstitch.train_options import (
+    CQL,
+    IQL,
+    MBOP,
+    MOPO,
+    TD3,
+    Cloning,
+    ModelBased,
+    MOReL,
+    Offline,
+    Several,
+    given,
+)
 
 # What a command needs is imported in its `run`, so that --help answers at once.
 
@@ -172,11 +184,13 @@ class Train(Command):
             "cql",
             "mbop",
             "tsmbop",
+            "mopo",
+            "morel",
         ]
     ]
     """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value;
     td3bc, iql, cql: offline RL; td3tsbc: td3bc on the original, then on the improved data; mbop: planning at every
-    step; tsmbop: mbop with policy and value of the improved data."""
+    step; tsmbop: mbop with policy and value of the improved data; mopo, morel: offline RL in a learnt world."""
     data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
     improved: Annotated[Positional[str | None], tyro.conf.arg(metavar="[IMPROVED]", help_behavior_hint="")] = None
@@ -222,6 +236,9 @@ class Train(Command):
     iql: tyro.conf.OmitArgPrefixes[IQL] = IQL()
     cql: tyro.conf.OmitArgPrefixes[CQL] = CQL()
     mbop: tyro.conf.OmitArgPrefixes[MBOP] = MBOP()
+    model_based: tyro.conf.OmitArgPrefixes[ModelBased] = ModelBased()
+    mopo: tyro.conf.OmitArgPrefixes[MOPO] = MOPO()
+    morel: tyro.conf.OmitArgPrefixes[MOReL] = MOReL()
 
     def run(self) -> dict[str, Any]:
         """See the class."""
@@ -233,7 +250,11 @@ class Train(Command):
         keep_compiled()
         names = ("steps", "batch", "rate", "width", "depth")
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        for group in (self.several, self.cloning, self.offline, self.td3, self.iql, self.cql, self.mbop):
+        groups = (
+            *(self.several, self.cloning, self.offline, self.td3, self.iql, self.cql),
+            *(self.mbop, self.model_based, self.mopo, self.morel),
+        )
+        for group in groups:
             settings |= given(group)
         configure(self.method, **settings)  # says what is wrong before anything is loaded
         two = self.method in ("td3tsbc", "tsmbop")

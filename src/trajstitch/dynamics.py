@@ -38,33 +38,33 @@ class DynamicsConfig(Learner):
 
     def init(self, table: Table, key: Array) -> GaussianStep:
         """A fresh member."""
-        obs, change = table["obs"], table["next_obs"] - table["obs"]
-        sizes = [obs.shape[1], *[self.width] * self.depth, 2 * obs.shape[1]]
-        return GaussianStep(MLP.init(sizes, key), Scale.of(obs), Scale.of(change))
+        given, change = table["given"], table["change"]
+        sizes = [given.shape[1], *[self.width] * self.depth, 2 * change.shape[1]]
+        return GaussianStep(MLP.init(sizes, key), Scale.of(given), Scale.of(change))
 
     def loss(self, model: GaussianStep, row: Mapping[str, Array], key: Array) -> Array:
-        """-log p(s'|s), in units of the change's std and without its constant."""
-        mean, log_std = model.scaled(row["obs"])
-        z = (model.change(row["next_obs"] - row["obs"]) - mean) * jnp.exp(-log_std)
+        """-log p(change|given), in units of the change's std and without its constant."""
+        mean, log_std = model.scaled(row["given"])
+        z = (model.change(row["change"]) - mean) * jnp.exp(-log_std)
         return jnp.sum(0.5 * z**2 + log_std)
 
 
 class GaussianStep(eqx.Module):
-    """One member: N(μ(s), σ(s)²) for the next state."""
+    """One member: a Gaussian for the change of state, given the state; or for more, given more."""
 
     net: MLP
-    scale: Scale
+    scale: Scale  # of what is given
     change: Scale
 
-    def scaled(self, obs: Array) -> tuple[Array, Array]:
-        """Mean and log std of the change of one state [S], in units of the change's std."""
-        mean, log_std = jnp.split(self.net(self.scale(obs)), 2)
+    def scaled(self, given: Array) -> tuple[Array, Array]:
+        """Mean and log std of the change, in units of the change's std."""
+        mean, log_std = jnp.split(self.net(self.scale(given)), 2)
         return mean, jnp.clip(log_std, *_LOG_STD)
 
-    def __call__(self, obs: Array) -> tuple[Array, Array]:
-        """Mean and std of the next state, raw units."""
-        mean, log_std = self.scaled(obs)
-        return obs + self.change.mean + self.change.std * mean, self.change.std * jnp.exp(log_std)
+    def __call__(self, given: Array) -> tuple[Array, Array]:
+        """Mean and std of the change, raw units."""
+        mean, log_std = self.scaled(given)
+        return self.change.mean + self.change.std * mean, self.change.std * jnp.exp(log_std)
 
 
 class Dynamics(eqx.Module):
@@ -75,17 +75,32 @@ class Dynamics(eqx.Module):
     @eqx.filter_jit
     def moments(self, obs: Array) -> tuple[Array, Array]:
         """Mean and std [E, B, S] of the states after obs [B, S], raw units."""
-        return eqx.filter_vmap(lambda one: jax.vmap(one)(obs))(self.member)
+        mean, std = eqx.filter_vmap(lambda one: jax.vmap(one)(obs))(self.member)
+        return obs + mean, std
 
 
 def train_dynamics(
     train: Dataset, held_out: Dataset, config: DynamicsConfig, seed: int, tell: Tell = silent
 ) -> tuple[Dynamics, History]:
     """Train all members together and keep the elites."""
+    member, history = train_elites(change_table(train), change_table(held_out), config, seed, tell)
+    return Dynamics(member), history
+
+
+def train_elites(
+    train: Table, held_out: Table, config: DynamicsConfig, seed: int, tell: Tell = silent
+) -> tuple[GaussianStep, History]:
+    """The members of highest held-out likelihood, axis E in front; the tables have `given` and `change`."""
     seeds = range(seed, seed + config.members)
-    member, history = train_best(config, step_table(train), step_table(held_out), seeds, tell)
+    member, history = train_best(config, train, held_out, seeds, tell)
     elite = np.sort(np.argsort(np.min(history.held_out, 0))[: config.elites])
-    return Dynamics(jax.tree.map(lambda leaf: leaf[elite], member)), history
+    return jax.tree.map(lambda leaf: leaf[elite], member), history
+
+
+def change_table(data: Dataset) -> dict[str, Any]:
+    """Every transition as a row of what the dynamics learn: the state, and how it changes."""
+    obs = data.obs[data.row]
+    return {"given": obs, "change": data.obs[data.row + 1] - obs}
 
 
 def step_table(data: Dataset) -> dict[str, Any]:

@@ -281,6 +281,13 @@ class NativeEnv:
         qpos, qvel = np.split(state, [self._positions], axis=1)
         return qpos, qvel
 
+    def healthy_range(self) -> tuple[Float, Float]:
+        """Low and high [S]: an episode ends where an observation is not strictly between."""
+        low, high = np.full(self._state.shape[1], -np.inf), np.full(self._state.shape[1], np.inf)
+        for part, least, most in self._rules.limits if self._rules.ends_when_fallen else ():
+            low[part], high[part] = np.maximum(low[part], least), np.minimum(high[part], most)
+        return low[self._rules.hidden :], high[self._rules.hidden :]
+
     def close(self) -> None:
         """As `Env.close`."""
         self._rollout.close()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 
-Table = Mapping[str, Any]  # columns of one length
+Table = Mapping[str, Any]  # columns of one length; a model among them is handed to every step as it is
 Metrics = dict[str, Any]  # numbers by name, `loss` among them
 _JUDGED = 8192  # held-out rows that are looked at, at most
 
@@ -72,7 +72,7 @@ class Learner:
         return self.optimiser().init(eqx.filter(model, eqx.is_inexact_array))
 
     def step(
-        self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array, count: Array
+        self, model: Any, memory: Any, batch: Mapping[str, Any], key: Array, count: Array
     ) -> tuple[Any, Any, Metrics]:
         """One gradient step on a batch after `count` others; gives model, optimiser state and metrics."""
         loss = partial(mean_loss, self.loss, batch=batch, key=key)
@@ -131,7 +131,7 @@ def run(
     The end is after the learner's steps, or `until` where others follow on another table. A loss that is no
     longer finite ends the run with an InputError.
     """
-    on_device = {name: jnp.asarray(column) for name, column in table.items()}
+    on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items()}
     keys, steps = _keys(seeds), until or learner.schedule.steps
     while (done := int(state.step)) < steps:
         count = min(every - done % every, steps - done)
@@ -186,15 +186,13 @@ def train_best(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _chunk(
-    learner: Learner, count: int, state: State, table: Mapping[str, Array], keys: Array
-) -> tuple[State, Metrics]:
-    rows = len(next(iter(table.values())))
+def _chunk(learner: Learner, count: int, state: State, table: Table, keys: Array) -> tuple[State, Metrics]:
+    rows = next(len(column) for column in table.values() if isinstance(column, Array))
 
     def member(model: Any, memory: Any, key: Array, step: Array) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
         index = jax.random.randint(row_key, (learner.schedule.batch,), 0, rows)
-        batch = {name: column[index] for name, column in table.items()}
+        batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
         return learner.step(model, memory, batch, loss_key, step)
 
     def step(carry: State, _: None) -> tuple[State, Metrics]:

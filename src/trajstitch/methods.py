@@ -20,6 +20,8 @@ from trajstitch.iql import IQL
 from trajstitch.judge import Judge, Judged, judge_run
 from trajstitch.mbop import MBOP, TSMBOP
 from trajstitch.method import Method
+from trajstitch.mopo import MOPO
+from trajstitch.morel import MOReL
 from trajstitch.mppi import Planner
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.progress import Tell, silent
@@ -37,6 +39,8 @@ METHODS: dict[str, Method] = {
     "cql": CQL(),
     "mbop": MBOP(),
     "tsmbop": TSMBOP(),
+    "mopo": MOPO(),
+    "morel": MOReL(),
 }
 
 

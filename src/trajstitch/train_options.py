@@ -39,7 +39,7 @@ class Cloning:
 
 @dataclass(frozen=True)
 class Offline:
-    """Of td3bc, td3tsbc, iql and cql, and of tsmbop's value function."""
+    """Of td3bc, td3tsbc, iql, cql, mopo and morel, and of tsmbop's value function."""
 
     discount: Number = None
     """Of future rewards (0.99)."""
@@ -79,12 +79,54 @@ class IQL:
 
 @dataclass(frozen=True)
 class CQL:
-    """Of cql."""
+    """Of cql; the last also of mopo and morel."""
 
     min_q_weight: Number = None
     """Of the conservative term (5; 10 on data of experts)."""
     actor_rate: Number = None
-    """Adam's learning rate of actor and temperature (1e-4); --rate is the critic's."""
+    """Adam's learning rate of actor and temperature (1e-4; mopo, morel: 3e-4); --rate is the critic's."""
+
+
+@dataclass(frozen=True)
+class ModelBased:
+    """Of mopo and morel."""
+
+    rollout_steps: Count = None
+    """Length of a rollout (5)."""
+    rollouts: Count = None
+    """Side by side (10000)."""
+    refresh: Count = None
+    """Steps between rollouts (200)."""
+    real: Number = None
+    """Share of a batch that is data (0.05)."""
+    terminate: Text = None
+    """never, or env: rollouts end by the rule of the data's environment (never)."""
+    world_steps: Count = None
+    """Gradient steps of the world (50000)."""
+    world_rate: Number = None
+    """Adam's learning rate of the world (3e-4)."""
+    world_width: Count = None
+    """Units of its hidden layers (200)."""
+    world_seed: Count = None
+    """Of the world, which serves all seeds (0)."""
+
+
+@dataclass(frozen=True)
+class MOPO:
+    """Of mopo."""
+
+    penalty: Number = None
+    """Of the world's largest std (1)."""
+
+
+@dataclass(frozen=True)
+class MOReL:
+    """Of morel."""
+
+    threshold: Number = None
+    """Disagreement at which a rollout halts, in units of the data's largest (1)."""
+    halt_penalty: Number = None
+    """What halting costs beyond the data's least reward (30)."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,133 @@
+"""Model-based offline RL: SAC on short rollouts in a world learnt from the data, mixed with some of the data.
+
+How far the world is to be trusted is where methods differ: `weigh` is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from trajstitch.data import Dataset
+from trajstitch.dynamics import DynamicsConfig
+from trajstitch.errors import InputError
+from trajstitch.fit import Fit, Metrics, Table, check_sizes, descend, mean_loss
+from trajstitch.policy import Policy
+from trajstitch.sac import SAC, SoftActorCritic, draw
+from trajstitch.world import Belief, World, env_bounds, happen, train_world
+
+Batch = Mapping[str, Any]  # columns of a batch, and the world
+
+
+@dataclass(frozen=True)
+class ModelBased(SAC):
+    """Settings of both methods."""
+
+    rollout_steps: int = 5  # length of a rollout
+    # 50,000 transitions every 200 steps: as many a step as published (250,000 every 1,000), in a smaller store.
+    rollouts: int = 10_000  # side by side
+    refresh: int = 200  # steps between rollouts, which replace the last ones
+    real: float = 0.05  # share of a batch that is data
+    terminate: Literal["never", "env"] = "never"  # env: a rollout ends by the rule of the data's environment
+    world_steps: int = 50_000  # gradient steps of the world, before all others
+    world_rate: float = 3e-4
+    world_width: int = 200
+    world_seed: int = 0  # one world serves all seeds of a policy
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self, "rollout_steps", "rollouts", "refresh", "world_steps", "world_width")
+        if not 0 <= self.real < 1:
+            raise InputError(f"real must be from 0 to below 1, not {self.real:g}")
+        if self.terminate not in ("never", "env"):
+            raise InputError(f"terminate must be never or env, not {self.terminate!r}")
+        if not self.world_rate > 0 or self.world_seed < 0:
+            raise InputError("world_rate must be above 0 and world_seed not below 0")
+
+    def check(self, data: Dataset, improved: Dataset | None = None) -> None:
+        """The world needs a trajectory to be judged by; a rule to end rollouts needs its environment."""
+        super().check(data, improved)
+        if len(data) < 2:
+            raise InputError("a world is judged by trajectories it has not seen; give at least two trajectories")
+        if self.terminate == "env":
+            env_bounds(data)
+
+    def table(self, data: Dataset) -> Table:
+        """The data's transitions, and the world learnt from them."""
+        config = DynamicsConfig(width=self.world_width, fit=Fit(self.world_steps, 256, self.world_rate, 5))
+        bounds = env_bounds(data) if self.terminate == "env" else None
+        world, _ = train_world(data, config, bounds, self.world_seed)
+        return {**super().table(data), "world": world}
+
+    def begin(self, model: SoftActorCritic) -> Any:
+        """Adam's first state, and room for what is imagined."""
+        count, obs, action = self.rollout_steps * self.rollouts, model.actor.obs_dim, model.actor.action_dim
+        imagined = {name: jnp.zeros((count, size)) for name, size in (("obs", obs), ("next_obs", obs))}
+        imagined |= {"action": jnp.zeros((count, action))}
+        imagined |= {name: jnp.zeros(count) for name in ("reward", "done", "doubt")}
+        return {"adam": super().begin(model), "imagined": imagined}
+
+    def step(
+        self, model: SoftActorCritic, memory: Any, batch: Batch, key: Array, count: Array
+    ) -> tuple[SoftActorCritic, Any, Metrics]:
+        """SAC's step on a mixed batch, after new rollouts where they are due."""
+        imagine_key, mix_key, loss_key = jax.random.split(key, 3)
+        imagined = jax.lax.cond(
+            count % self.refresh == 0,
+            lambda: self.imagine(model.actor, batch, imagine_key),
+            lambda: memory["imagined"],
+        )
+        rows, metrics = self.mix(batch, imagined, mix_key)
+        loss = partial(mean_loss, self.loss, batch=rows, key=loss_key)
+        model, adam, more = descend(loss, model, memory["adam"], self.optimiser())
+        return self.after(model), {"adam": adam, "imagined": imagined}, metrics | more
+
+    def imagine(self, actor: Policy, batch: Batch, key: Array) -> dict[str, Array]:
+        """Transitions of rollouts from states of the data; one that ends begins anew in another state."""
+        world: World = batch["world"]
+        count, (elites, size) = self.rollouts, world.member.change.mean.shape
+
+        def advance(obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+            # Drawn for all rollouts at once: a key for each would take several times as long to compile.
+            begin_key, which_key, noise_key = jax.random.split(key, 3)
+            which = jax.random.randint(which_key, (count,), 0, elites)
+            noise = jax.random.normal(noise_key, (count, actor.action_dim + size))
+            rows = jax.vmap(partial(self.imagine_one, actor, batch))(obs, which, noise)
+            ended = rows["done"][:, None] > 0
+            return jnp.where(ended, world.begin(count, begin_key), rows["next_obs"]), rows
+
+        first_key, key = jax.random.split(key)
+        _, rows = jax.lax.scan(advance, world.begin(count, first_key), jax.random.split(key, self.rollout_steps))
+        return {name: column.reshape(-1, *column.shape[2:]) for name, column in rows.items()}
+
+    def imagine_one(self, actor: Policy, batch: Batch, obs: Array, which: Array, noise: Array) -> dict[str, Array]:
+        """One transition from this state: the policy's action, and what member `which` makes of it."""
+        world: World = batch["world"]
+        action, _ = draw(actor, obs, noise[: actor.action_dim])
+        belief = world.believe(obs, action)
+        next_obs, reward = happen(belief, which, noise[actor.action_dim :])
+        reward, halted, doubt = self.weigh(batch, belief, reward)
+        done = (halted | world.ended(next_obs)).astype(jnp.float32)
+        row = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
+        return {**row, "done": done, "doubt": doubt}
+
+    def weigh(self, batch: Batch, belief: Belief, reward: Array) -> tuple[Array, Array, Array]:
+        """The reward that counts, whether the rollout halts, and how doubtful the step is."""
+        raise AssertionError("every method has its own")
+
+    def mix(self, batch: Batch, imagined: Batch, key: Array) -> tuple[dict[str, Array], Metrics]:
+        """A batch of both kinds, and what the imagined rows of it are like."""
+        size = self.fit.batch
+        real = min(round(self.real * size), size - 1)
+        index = jax.random.randint(key, (size - real,), 0, len(imagined["obs"]))
+        drawn = {name: column[index] for name, column in imagined.items()}
+        names = ("obs", "action", "reward", "next_obs", "done")
+        rows = {name: jnp.concatenate([batch[name][:real], drawn[name]]) for name in names}
+        metrics = {"imagined_reward": drawn["reward"], "ended": drawn["done"], "doubt": drawn["doubt"]}
+        return rows, {name: jnp.mean(value) for name, value in metrics.items()}

@@ -1,0 +1,100 @@
+"""SAC: a tanh-Gaussian actor kept at a given entropy, and twin critics (Haarnoja et al., 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.lax import stop_gradient
+
+from trajstitch.errors import InputError
+from trajstitch.fit import Fit, Metrics, Table
+from trajstitch.nets import follow
+from trajstitch.offline import Critic, OfflineRL
+from trajstitch.policy import Policy
+
+
+class SoftActorCritic(eqx.Module):
+    """What SAC trains."""
+
+    actor: Policy
+    critic: Critic
+    critic_target: Critic
+    log_temperature: Array  # []
+
+
+@dataclass(frozen=True)
+class SAC(OfflineRL):
+    """Soft actor-critic, which methods make fit for offline data each in its own way."""
+
+    actor_rate: float = 3e-4  # also of the temperature
+    fit: Fit = Fit(steps=1_000_000, batch=256, rate=3e-4)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.actor_rate > 0:
+            raise InputError(f"actor_rate must be above 0, not {self.actor_rate:g}")
+
+    def init(self, table: Table, key: Array) -> SoftActorCritic:
+        """Fresh networks and a temperature of 1."""
+        actor, critic = self.nets(table, key, "tanh-gaussian")
+        return SoftActorCritic(actor, critic, critic, jnp.zeros(()))
+
+    def loss(self, model: SoftActorCritic, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+        """The losses of one transition, each with a gradient for its own part only."""
+        noise = jax.random.normal(key, (2, model.actor.action_dim))
+        actor_loss, metrics = self.actor_loss(model, row["obs"], noise[0])
+        q, critic_loss = self.critic_loss(model, row, noise[1], metrics["temperature"])
+        return critic_loss + actor_loss, {"critic_loss": critic_loss, "q": jnp.mean(q), **metrics}
+
+    def actor_loss(self, model: SoftActorCritic, obs: Array, noise: Array) -> tuple[Array, Metrics]:
+        """α·log π(ã|s) - min_k Q_k(s,ã), and the temperature's own loss on top."""
+        fixed = stop_gradient(model)
+        temperature = jnp.exp(fixed.log_temperature)
+        action, log_density = draw(model.actor, obs, noise)
+        policy_q = jnp.min(fixed.critic(obs, action))
+        loss = temperature * log_density - policy_q
+        # The entropy is kept at minus the number of actions, SAC's choice.
+        temperature_loss = -model.log_temperature * (stop_gradient(log_density) - model.actor.action_dim)
+        metrics = {"actor_loss": loss, "policy_q": policy_q, "entropy": -log_density, "temperature": temperature}
+        return loss + temperature_loss, metrics
+
+    def critic_loss(
+        self, model: SoftActorCritic, row: Mapping[str, Array], noise: Array, temperature: Array | float
+    ) -> tuple[Array, Array]:
+        """Q_k(s,a) [2], and (Q_k - r - γ·(1 - done)·(min_k Q'_k(s',a') - α·log π(a'|s')))², summed over k."""
+        fixed = stop_gradient(model)
+        next_action, log_density = draw(fixed.actor, row["next_obs"], noise)
+        future = jnp.min(fixed.critic_target(row["next_obs"], next_action)) - temperature * log_density
+        q = model.critic(row["obs"], row["action"])
+        return q, jnp.sum((q - row["reward"] - self.discount * (1 - row["done"]) * future) ** 2)
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, with a rate of their own for actor and temperature; targets only follow."""
+        kinds = {
+            "critic": optax.adam(self.fit.rate),
+            "actor": optax.adam(self.actor_rate),
+            "still": optax.set_to_zero(),
+        }
+        labels: Any = SoftActorCritic
+        return optax.multi_transform(kinds, labels("actor", "critic", "still", "actor"))
+
+    def after(self, model: SoftActorCritic) -> SoftActorCritic:
+        """The target follows the critic."""
+        target = follow(model.critic_target, model.critic, self.target_rate)
+        return eqx.tree_at(lambda m: m.critic_target, model, target)
+
+
+def draw(actor: Policy, obs: Array, noise: Array) -> tuple[Array, Array]:
+    """The action that a tanh-Gaussian policy makes of normal noise, and its log density in half-ranges."""
+    mean, log_std = actor.moments(obs)
+    x = mean + jnp.exp(log_std) * noise
+    normal = -0.5 * noise**2 - log_std - 0.5 * jnp.log(2 * jnp.pi)
+    slope = 2 * (jnp.log(2.0) - x - jax.nn.softplus(-2 * x))  # log(1 - tanh² x) without cancellation
+    return actor.range(x), jnp.sum(normal - slope)

@@ -1,0 +1,241 @@
+"""The learnt world against a linear one, doubt by hand, rollouts followed step by step, ends, refusals.
+
+What every method is held to, mopo and morel among them, is in test_offline.py.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajstitch import fit
+from trajstitch.data import Dataset, from_trajectories
+from trajstitch.dynamics import DynamicsConfig, GaussianStep
+from trajstitch.errors import InputError
+from trajstitch.fit import Fit
+from trajstitch.methods import configure, train
+from trajstitch.model_based import ModelBased
+from trajstitch.mopo import MOPO
+from trajstitch.morel import Halt, MOReL
+from trajstitch.nets import MLP, Linear, Range, Scale
+from trajstitch.policy import Policy
+from trajstitch.world import Belief, World, discrepancy, env_bounds, happen, largest_std, train_world
+from worlds import random_dataset
+
+# -- the world --------------------------------------------------------------------------------------------------
+
+
+def linear_world(seed=0, many=60, steps=25):
+    """p' = 0.8p + 0.5a + 0.1ε, q' = q - 20p in a unit a hundred times as large, r = p - a + 0.3ε."""
+    rng = np.random.default_rng(seed)
+    action = rng.uniform(-1, 1, (many, steps, 1))
+    obs = np.zeros((many, steps + 1, 2))
+    obs[:, 0] = rng.normal(size=(many, 2)) * [1, 100]
+    for t in range(steps):
+        p, q = obs[:, t].T
+        obs[:, t + 1, 0] = 0.8 * p + 0.5 * action[:, t, 0] + 0.1 * rng.normal(size=many)
+        obs[:, t + 1, 1] = q - 20 * p
+    reward = obs[:, :-1, 0] - action[..., 0] + 0.3 * rng.normal(size=(many, steps))
+    return Dataset(
+        obs=obs.reshape(-1, 2).astype(np.float32),
+        action=action.reshape(-1, 1).astype(np.float32),
+        reward=reward.reshape(-1).astype(np.float32),
+        start=np.arange(0, many * steps + 1, steps),
+        terminal=np.zeros(many, bool),
+    )
+
+
+def test_the_world_reaches_the_known_mean_and_std():
+    config = DynamicsConfig(members=3, elites=2, width=32, depth=2, fit=Fit(steps=1500, batch=128, rate=3e-3))
+    world, _ = train_world(linear_world(), config)
+    new = linear_world(seed=1, many=10)
+    obs, action = new.obs[new.row], new.action
+    mean, std = (np.asarray(x) for x in jax.vmap(world.believe)(jnp.asarray(obs), jnp.asarray(action)))
+    p, q, a = obs[:, 0], obs[:, 1], action[:, 0]
+    assert mean.shape == std.shape == (new.transitions, 2, 3)
+    known = np.stack([0.8 * p + 0.5 * a, q - 20 * p, p - a], 1)[:, None]
+    assert (np.abs(mean - known).mean((0, 1)) < [0.05, 1.5, 0.1]).all()  # actions alone matter 0.25, p matters 8
+    np.testing.assert_allclose(std[..., [0, 2]].mean((0, 1)), [0.1, 0.3], rtol=0.25)
+    assert std[..., 1].mean() < 3
+    np.testing.assert_array_equal(world.start, linear_world().obs[linear_world().row])
+
+
+def test_what_happens_is_what_one_member_thinks():
+    belief = Belief(jnp.array([[0.0, 0.0, 1.0], [10.0, 20.0, 30.0]]), jnp.array([[1.0, 1, 1], [1.0, 2, 3]]))
+    next_obs, reward = happen(belief, jnp.array(1), jnp.array([1.0, -1.0, 2.0]))
+    np.testing.assert_allclose(next_obs, [11, 18])
+    assert float(reward) == 36
+
+
+# -- doubt ------------------------------------------------------------------------------------------------------
+
+BELIEF = Belief(
+    mean=jnp.array([[0.0, 0.0, 100.0], [3.0, 4.0, 0.0], [0.0, 1.0, -100.0]]),  # two states, then the reward
+    std=jnp.array([[2.0, 3.0, 6.0], [1.0, 1.0, 1.0], [0.0, 4.0, 0.0]]),
+)
+
+
+def test_mopo_takes_off_the_largest_std():
+    """Of (2, 3, 6), (1, 1, 1) and (0, 4, 0) the first is longest: 7."""
+    assert float(largest_std(BELIEF)) == 7
+    reward, halted, doubt = MOPO(penalty=2.0).weigh({}, BELIEF, jnp.array(1.5))
+    assert (float(reward), bool(halted), float(doubt)) == (1.5 - 14, False, 7)
+
+
+def test_morel_halts_where_means_are_far_apart():
+    """States (0, 0) and (3, 4) are 5 apart, the others less; rewards do not count."""
+    assert float(discrepancy(BELIEF)) == 5
+    batch = {"halt": Halt(largest=jnp.array(8.0), reward=jnp.array(-50.0))}
+    for threshold, expected in ((0.6, (-50.0, True)), (0.65, (1.5, False))):
+        reward, halted, doubt = MOReL(threshold=threshold).weigh(batch, BELIEF, jnp.array(1.5))
+        assert (float(reward), bool(halted)) == expected
+        assert float(doubt) == 5 / 8
+
+
+def test_what_a_halt_is_measured_by():
+    data = random_dataset(0, (6, 5, 4))
+    table = MOReL(world_steps=2, world_width=8, halt_penalty=7.0).table(data)
+    beliefs = jax.jit(jax.vmap(table["world"].believe))(data.obs[data.row], data.action)
+    states = np.asarray(beliefs.mean)[..., :-1]
+    apart = max(np.linalg.norm(a - b) for row in states for a in row for b in row)
+    np.testing.assert_allclose(table["halt"].largest, apart, rtol=1e-4)
+    np.testing.assert_allclose(table["halt"].reward, data.reward.min() - 7, rtol=1e-5)
+
+
+# -- rollouts ---------------------------------------------------------------------------------------------------
+
+
+def counting_world(low, high):
+    """x' = x + a for sure, and a reward of 3; two members of one mind. Rollouts begin in 0 and 10."""
+    weight = np.zeros((4, 2), np.float32)
+    weight[0, 1] = 1
+    bias = np.array([0, 3, -100, -100], np.float32)
+    net = MLP((Linear(jnp.asarray(weight), jnp.asarray(bias)),))
+    one = GaussianStep(net, Scale.unit(2), Scale.unit(2))
+    member = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), one)
+    return World(member, jnp.array([[0.0], [10.0]]), jnp.array([low]), jnp.array([high]))
+
+
+ACTOR = Policy.init(Scale.unit(1), Range(jnp.array([1.0]), jnp.array([2.0])), jax.random.key(0), "tanh-gaussian")
+CONFIG = MOPO(rollouts=200, rollout_steps=4, penalty=0.0)
+
+
+def rollouts(world):
+    """Columns [steps, rollouts, …]."""
+    rows = jax.jit(lambda key: CONFIG.imagine(ACTOR, {"world": world}, key))(jax.random.key(1))
+    return {name: np.asarray(column).reshape(4, 200, *column.shape[1:]) for name, column in rows.items()}
+
+
+def test_rollouts_go_on_from_where_they_are():
+    rows = rollouts(counting_world(-np.inf, np.inf))
+    assert set(rows["obs"][0].ravel()) == {0.0, 10.0}
+    np.testing.assert_allclose(rows["next_obs"], rows["obs"] + rows["action"], atol=1e-3)
+    np.testing.assert_allclose(rows["reward"], 3, atol=1e-3)
+    np.testing.assert_array_equal(rows["obs"][1:], rows["next_obs"][:-1])
+    assert (rows["action"] >= 1).all()
+    assert (rows["action"] <= 2).all()
+    assert rows["action"].std() > 0.1
+    assert not rows["done"].any()
+
+
+def test_a_rollout_ends_outside_the_range_and_begins_anew():
+    rows = rollouts(counting_world(-1.0, 12.5))
+    outside = rows["next_obs"][..., 0] >= 12.5
+    np.testing.assert_array_equal(rows["done"], outside)
+    assert 0 < outside.mean() < 1
+    after = rows["obs"][1:, :, 0]
+    assert np.isin(after[outside[:-1]], (0, 10)).all()
+    np.testing.assert_array_equal(after[~outside[:-1]], rows["next_obs"][:-1, :, 0][~outside[:-1]])
+
+
+def test_a_batch_has_its_share_of_data():
+    for real, size, expected in ((0.05, 256, 13), (0.0, 64, 0), (0.999, 10, 9)):
+        config = MOPO(real=real, fit=Fit(batch=size))
+        names = {"obs": (3,), "next_obs": (3,), "action": (2,), "reward": (), "done": ()}
+        data = {name: jnp.ones((size, *shape)) for name, shape in names.items()}
+        imagined = {name: jnp.zeros((40, *shape)) for name, shape in names.items()} | {"doubt": jnp.full(40, 2.0)}
+        rows, metrics = config.mix({**data, "world": None}, imagined, jax.random.key(0))
+        for name, column in rows.items():
+            assert column.shape == (size, *names[name])
+            assert (np.asarray(column).reshape(size, -1).all(1)).sum() == expected
+        assert metrics == pytest.approx({"imagined_reward": 0, "ended": 0, "doubt": 2})
+
+
+def test_rollouts_are_renewed_when_due_and_else_kept():
+    data = random_dataset(0, (6, 5, 4))
+    config = configure(
+        "mopo", steps=5, batch=8, width=8, rollouts=4, rollout_steps=2, refresh=3, world_steps=2, world_width=8
+    )
+    ((learner, table, _),) = config.stages(data)
+    states = fit.run(learner, fit.start(learner, table, [0]), table, [0], 1)
+    seen = [np.asarray(state.memory["imagined"]["obs"]) for state, _ in states]
+    assert [np.array_equal(a, b) for a, b in pairwise(seen)] == [True, True, False, True]
+    assert np.isin(seen[0][0, :4], data.obs[data.row]).all()
+
+
+# -- ends -------------------------------------------------------------------------------------------------------
+
+
+def data_of(env_id, obs_dim, action_dim=3):
+    return replace(random_dataset(0, (4, 4), obs_dim, action_dim), info={"env_id": env_id})
+
+
+def test_the_rules_of_the_environments():
+    low, high = env_bounds(data_of("Hopper-v5", 11))
+    np.testing.assert_allclose(low, [0.7, -0.2, *[-100] * 9])
+    np.testing.assert_allclose(high, [np.inf, 0.2, *[100] * 9])
+    low, high = env_bounds(data_of("Walker2d-v4", 17, 6))
+    np.testing.assert_allclose(low, [0.8, -1, *[-np.inf] * 15])
+    np.testing.assert_allclose(high, [2, 1, *[np.inf] * 15])
+    low, high = env_bounds(data_of("HalfCheetah-v5", 17, 6))
+    assert np.isinf([low, high]).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (random_dataset(0, (4, 4)), "name no environment"),
+        (data_of("Pendulum-v1", 3, 1), "when an episode of Pendulum-v1 ends is not known"),
+        (data_of("Hopper-v5", 5), "the data have 5 observations, but Hopper-v5.* has 11"),
+    ],
+)
+def test_ends_that_are_not_known(data, sentence):
+    for method in ("mopo", "morel"):
+        with pytest.raises(InputError, match=sentence):
+            train(method, data, terminate="env")
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_one_trajectory_is_not_enough():
+    with pytest.raises(InputError, match="at least two trajectories"):
+        train("mopo", from_trajectories([random_dataset(0, (9,))[0]]))
+
+
+@pytest.mark.parametrize(
+    ("method", "bad", "sentence"),
+    [
+        *[("mopo", {name: 0}, f"{name} must be at least 1") for name in ("rollouts", "rollout_steps", "refresh")],
+        *[("morel", {name: 0}, f"{name} must be at least 1") for name in ("world_steps", "world_width")],
+        ("mopo", {"real": 1.0}, "real must be from 0 to below 1"),
+        ("mopo", {"terminate": "maybe"}, "terminate must be never or env, not 'maybe'"),
+        ("mopo", {"world_rate": 0.0}, "world_rate"),
+        ("mopo", {"penalty": -1.0}, "penalty must not be below 0"),
+        ("mopo", {"actor_rate": 0.0}, "actor_rate must be above 0"),
+        ("mopo", {"threshold": 1.0}, "no setting 'threshold'"),
+        ("morel", {"threshold": 0.0}, "threshold must be above 0"),
+        ("morel", {"halt_penalty": -1.0}, "halt_penalty"),
+    ],
+)
+def test_impossible_settings(method, bad, sentence):
+    with pytest.raises(InputError, match=sentence):
+        configure(method, **bad)
+
+
+def test_both_share_their_defaults():
+    assert isinstance(configure("mopo"), ModelBased)
+    assert (configure("mopo").rollout_steps, configure("mopo").penalty, configure("mopo").real) == (5, 1.0, 0.05)
