@@ -109,14 +109,32 @@ def test_settings_of_single_methods(result, tmp_path, pendulum):
     assert len(list((tmp_path / "td3" / "checkpoints").iterdir())) == 3  # at 3, the switch and the end
 
 
+def test_planners_from_the_command_line(result, tmp_path, pendulum):
+    tiny = ("--steps", 4, "--every", 2, "--seeds", 2, "--width", 4, "--batch", 4, "--samples", 4, "--episodes", 2)
+    words = ("--rule", "hopper-expert", "--beta", 0.5, "--plan-horizon", 2)
+    done = result("train", "mbop", pendulum, "--out", tmp_path / "mbop", *tiny, *words)
+    config = json.loads((tmp_path / "mbop" / "config.json").read_text())["settings"]["config"]
+    assert [config[name] for name in ("rule", "plan_horizon", "samples", "beta", "kappa")] == [
+        *("hopper-expert", 2, 4, 0.5, None)
+    ]
+    assert result("evaluate", tmp_path / "mbop", "--episodes", 2) == {k: done[k] for k in ("last", "best")}
+    alone = result("evaluate", tmp_path / "mbop" / "policy.npz", "--episodes", 2, "--seed", 10_000)
+    assert alone["raw"]["per_seed"] == done["last"]["raw"]["per_seed"]
+    where = ("--env", "InvertedPendulum-v5", "--steps", 20, "--out", tmp_path / "planned.npz")
+    assert result("collect", tmp_path / "mbop", *where)["transitions"] >= 20
+    result("train", "tsmbop", pendulum, pendulum, "--out", tmp_path / "ts", *tiny, "--no-evaluation")
+
+
 def test_options_are_settings_of_the_methods_they_name():
     assert get_args(get_type_hints(Train)["method"]) == tuple(METHODS)
     owners = {
+        train_options.Several: (),
         train_options.Cloning: (),
-        train_options.Offline: ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel"),
+        train_options.Offline: ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel", "tsmbop"),
         train_options.TD3: ("td3tsbc",),
         train_options.IQL: ("iql",),
         train_options.CQL: ("cql",),
+        train_options.MBOP: ("tsmbop",),
         train_options.ModelBased: ("mopo", "morel"),
         train_options.MOPO: ("mopo",),
         train_options.MOReL: ("morel",),
@@ -125,6 +143,8 @@ def test_options_are_settings_of_the_methods_they_name():
         for field in dataclasses.fields(group):
             for name in names:
                 assert hasattr(METHODS[name], field.name)
+    for name, methods in {"rule": ("td3tsbc", "mbop", "tsmbop"), "samples": ("cql", "mbop", "tsmbop")}.items():
+        assert all(hasattr(METHODS[method], name) for method in methods)
     assert hasattr(METHODS["percent-bc"], "percent")
     assert hasattr(METHODS["weighted-bc"], "value_steps")
 
@@ -225,6 +245,8 @@ def test_zero_length_episodes(call, tmp_path, data):
         (("train", "td3tsbc", "DATA", "--out", "OUT"), "train td3tsbc ORIGINAL IMPROVED"),
         (("train", "td3tsbc", "DATA", "DATA", "--out", "OUT", "--rule", "ant"), "no rule 'ant'"),
         (("train", "td3tsbc", "DATA", "demo", "--out", "OUT"), "data of one environment"),
+        (("train", "tsmbop", "DATA", "--out", "OUT"), "train tsmbop ORIGINAL IMPROVED"),
+        (("train", "mbop", "DATA", "--out", "OUT", "--beta", "1"), "beta must be from 0 to below 1"),
         (("convert", "DATA", "DATA"), "exists already; choose another name or pass --overwrite"),
         (("convert", "DATA", "x.csv"), "names no format"),
         (("collect", "random", "--env", "Nowhere-v0", "--steps", "5", "--out", "OUT.npz"), "Nowhere"),

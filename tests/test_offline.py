@@ -18,6 +18,7 @@ from trajstitch.errors import InputError
 from trajstitch.fit import Fit
 from trajstitch.iql import IQL, expectile_loss
 from trajstitch.methods import METHODS, configure, train, train_run
+from trajstitch.mppi import Planner, blank, plan_all
 from trajstitch.nets import MLP, Linear
 from trajstitch.policy import act_all, load_policy, stacked
 from trajstitch.sac import draw
@@ -27,6 +28,8 @@ from worlds import aim_dataset, random_dataset
 WORLD = aim_dataset()
 WORLDS = {"mopo": aim_dataset(loop=True), "morel": aim_dataset(loop=True)}  # their rollouts know of no ends
 OFFLINE = ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel")
+REWARDED = (*OFFLINE, "mbop", "tsmbop")  # methods that look at rewards
+TWO = ("td3tsbc", "tsmbop")  # those that take improved data too
 WORLDLY = {"rollouts": 500, "rollout_steps": 2, "refresh": 20, "real": 0.5, "discount": 0.5, "batch": 128}
 WORLDLY |= {"world_steps": 1500, "world_rate": 3e-3, "world_width": 48}
 SAC = {"target_rate": 0.05, "actor_rate": 3e-3}
@@ -37,6 +40,8 @@ OWN = {
     "td3tsbc": {"target_rate": 0.05, "improved": WORLD.top(30)},
     "iql": {"target_rate": 0.05},
     "cql": {**SAC, "depth": 2, "samples": 4},
+    "mbop": {"plan_horizon": 1, "sigma": 0.5},
+    "tsmbop": {"plan_horizon": 1, "sigma": 0.5, "target_rate": 0.05, "improved": WORLD.top(30)},
     "mopo": {**SAC, **WORLDLY, "penalty": 0.1},
     "morel": {**SAC, **WORLDLY},
 }
@@ -50,12 +55,20 @@ def world_of(method):
     return WORLDS.get(method, WORLD)
 
 
-def aims(policy, data=WORLD):
+def actions(policy, obs):
+    """Actions [P, B, A] in states [P, B, S]: the most likely ones, or those planned at an episode's start."""
+    if isinstance(policy, Planner):
+        begun = np.ones(obs.shape[:2], bool)
+        return np.asarray(plan_all(policy, blank(policy, obs.shape[1]), obs, begun, jax.random.key(0))[0])
+    return np.asarray(act_all(policy, jnp.asarray(obs), None))
+
+
+def aims(policy, data=WORLD[:200]):  # a plan is a hundred rows a state
     """Actions [P, N] from -1 to 1, and the best ones [N]."""
     policy = stacked(policy)
     obs = data.obs[data.row]
-    action = act_all(policy, jnp.broadcast_to(obs, (policy.count, *obs.shape)), None)
-    return (np.asarray(action)[..., 0] - 2) / 2, 0.6 * obs[:, 0]
+    action = actions(policy, np.broadcast_to(obs, (policy.count, *obs.shape)))
+    return (action[..., 0] - 2) / 2, 0.6 * obs[:, 0]
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -74,9 +87,9 @@ def trained(request, tmp_path_factory):
 def test_learns_the_known_answer(trained):
     """Cloning gives the mean action, 0; cloning the best tenth, and all that use rewards, the best action."""
     method, run = trained
-    world = world_of(method)
+    world = world_of(method)[:200]
     action, best = aims(load_policy(run.path / "policy.npz"), world)
-    expected = best if method in (*OFFLINE, "percent-bc") else np.zeros_like(best)
+    expected = best if method in (*REWARDED, "percent-bc") else np.zeros_like(best)
     for t in (0, 1):
         now = world.obs[world.row, 2] == t
         assert np.abs(action - expected)[:, now].mean() < 0.13  # the other answer is 0.3 away
@@ -93,7 +106,7 @@ def test_the_same_seed_gives_the_same_policy_and_another_another(trained):
 def test_a_seed_is_the_same_alone_and_in_company(trained):
     method, run = trained
     config = configure(method, **{k: v for k, v in settings(method).items() if k != "improved"})
-    learner, table, _ = next(config.stages(world_of(method), WORLD))
+    learner, table, _ = next(config.stages(world_of(method), settings(method).get("improved")))
     state, _ = next(fit.run(learner, fit.start(learner, table, [1]), table, [1], 50))
     single, _ = aims(config.policy(state.model))
     together, _ = aims(load_policy(run.checkpoint(50)))
@@ -134,7 +147,7 @@ def test_killed_twice_it_goes_on_to_the_same_bytes(trained, monkeypatch):
 def test_actions_keep_to_the_range_of_the_data(trained):
     _, run = trained
     far = 100 * np.random.default_rng(0).normal(size=(2, 300, 3)).astype(np.float32)
-    action = np.asarray(act_all(load_policy(run.path / "policy.npz"), jnp.asarray(far), None))
+    action = actions(load_policy(run.path / "policy.npz"), far)
     assert (action >= WORLD.action.min(0) - 1e-6).all()
     assert (action <= WORLD.action.max(0) + 1e-6).all()
 
@@ -144,6 +157,8 @@ LOGGED = {
     "iql": {"value_loss", "critic_loss", "actor_loss", "v", "q", "advantage", "weight", "std"},
     "cql": {"critic_loss", "gap", "actor_loss", "q", "policy_q", "entropy", "temperature"},
 }
+LOGGED["mbop"] = {"model_loss", "reward_loss", "prior_loss", "return_loss"}
+LOGGED["tsmbop"] = {"model_loss", "reward_loss", "cloning", "value_loss", "v"}
 LOGGED["td3tsbc"] = LOGGED["td3bc"]
 LOGGED["mopo"] = LOGGED["morel"] = LOGGED["cql"] - {"gap"} | {"imagined_reward", "doubt", "ended"}
 
@@ -158,7 +173,7 @@ def test_what_is_logged(trained):
 
 
 def test_the_scale_is_that_of_the_data(trained):
-    """For td3tsbc that of the original ones, of which the improved are a part here."""
+    """For td3tsbc and tsmbop that of the original ones, of which the improved are a part here."""
     method, run = trained
     data = WORLD.top(10) if method == "percent-bc" else world_of(method)
     policy = load_policy(run.path / "policy.npz")
@@ -170,7 +185,7 @@ def test_the_scale_is_that_of_the_data(trained):
 def test_other_data_are_another_run(trained):
     method, run = trained
     others = [(WORLD[:9], OWN.get(method, {}).get("improved"))]
-    others += [(WORLD, WORLD[:9])] if method == "td3tsbc" else []
+    others += [(WORLD, WORLD[:9])] if method in TWO else []
     for data, improved in others:
         with pytest.raises(InputError, match="other settings or data"):
             train_run(method, data, run.path, seeds=2, **settings(method) | {"improved": improved})
@@ -180,10 +195,10 @@ def test_other_data_are_another_run(trained):
 def test_data_without_rewards(method, tmp_path):
     """Nothing to learn from but actions: cloning does, the others say so and leave nothing."""
     mute = replace(WORLD, reward=np.zeros_like(WORLD.reward))
-    if method not in OFFLINE:
+    if method not in REWARDED:
         configure(method).check(mute)
         return
-    more = {"improved": mute} if method == "td3tsbc" else {}
+    more = {"improved": mute} if method in TWO else {}
     with pytest.raises(InputError, match="all rewards are 0"):
         train_run(method, mute, tmp_path / "run", **more)
     assert not (tmp_path / "run").exists()
@@ -198,13 +213,16 @@ def test_iql_needs_returns_that_differ():
         train("iql", same)
 
 
-def test_improved_data_go_with_td3tsbc_only():
-    with pytest.raises(InputError, match="needs two data sets"):
-        train("td3tsbc", WORLD)
-    with pytest.raises(InputError, match="only td3tsbc takes improved data"):
-        train("td3bc", WORLD, improved=WORLD)
-    with pytest.raises(InputError, match="improved data have 5 observations and 1 actions, the original 3 and 2"):
-        train("td3tsbc", WORLD, improved=random_dataset(0, (4, 4), obs_dim=5, action_dim=1))
+def test_improved_data_go_with_methods_for_them_only():
+    other = random_dataset(0, (4, 4), obs_dim=5, action_dim=1)
+    for method in TWO:
+        with pytest.raises(InputError, match=f"{method} needs two data sets"):
+            train(method, WORLD)
+        with pytest.raises(InputError, match="data have 5 observations and 1 actions, the original 3 and 2"):
+            train(method, WORLD, improved=other)
+    for method in ("td3bc", "mbop"):
+        with pytest.raises(InputError, match="only td3tsbc and tsmbop take improved data"):
+            train(method, WORLD, improved=WORLD)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +230,7 @@ def test_improved_data_go_with_td3tsbc_only():
     [
         *[(method, {"discount": 1.0}, "discount must be") for method in OFFLINE],
         *[(method, {"target_rate": 0.0}, "target_rate above 0") for method in OFFLINE],
-        *[(method, {"width": 0}, "width must be at least 1") for method in OFFLINE],
+        *[(method, {"width": 0}, "width must be at least 1") for method in REWARDED],
         ("td3bc", {"delay": 0}, "delay must be at least 1"),
         ("td3bc", {"alpha": -1.0}, "alpha"),
         ("td3bc", {"expectile": 0.5}, "no setting 'expectile'"),
@@ -223,6 +241,17 @@ def test_improved_data_go_with_td3tsbc_only():
         ("iql", {"weight_clip": 0.0}, "weight_clip"),
         ("cql", {"samples": 0}, "samples must be at least 1"),
         ("cql", {"actor_rate": 0.0}, "actor_rate"),
+        ("mbop", {"samples": 0}, "samples must be at least 1, not 0"),
+        ("mbop", {"plan_horizon": 0}, "horizon must be at least 1, not 0"),
+        ("mbop", {"members": 0}, "members must be at least 1"),
+        ("mbop", {"kappa": -1.0}, "kappa and sigma must not be below 0"),
+        ("mbop", {"sigma": float("nan")}, "kappa and sigma must not be below 0"),
+        ("mbop", {"beta": 1.0}, "beta must be from 0 to below 1"),
+        ("mbop", {"l2": -1.0}, "l2 must not be below 0"),
+        ("mbop", {"rule": "ant-medium"}, "no rule 'ant-medium'; known are hopper-medium, "),
+        ("mbop", {"discount": 0.9}, "mbop has no setting 'discount'"),
+        ("tsmbop", {"discount": 1.0}, "discount must be"),
+        ("tsmbop", {"value_rate": 0.0}, "value_rate must be above 0"),
     ],
 )
 def test_impossible_settings(method, bad, sentence):
