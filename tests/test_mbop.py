@@ -26,7 +26,8 @@ from worlds import random_dataset
 
 DATA = random_dataset(0, (6, 1, 9, 4), obs_dim=3, action_dim=2)
 BETTER = random_dataset(1, (30, 5), obs_dim=3, action_dim=2)
-SMALL = {"width": 16, "members": 2, "samples": 5, "plan_horizon": 3, "sigma": 0.7, "kappa": 0.8, "beta": 0.3}
+SIZES = {"width": 16, "depth": 1, "members": 2}  # few layers compile fast
+SMALL = SIZES | {"samples": 5, "plan_horizon": 3, "sigma": 0.7, "kappa": 0.8, "beta": 0.3}
 LOW, HIGH = DATA.action.min(0), DATA.action.max(0)
 
 
@@ -104,7 +105,7 @@ def plain_plan(planner, last, old, obs, begun, noise):
     return np.einsum("n,nta->ta", weight / weight.sum(), np.array(plans))
 
 
-@pytest.mark.parametrize(("kind", "kappa"), [(MBOP, 0.8), (TSMBOP, 0.8), (MBOP, 1e6)])
+@pytest.mark.parametrize(("kind", "kappa"), [(MBOP, 0.8), (TSMBOP, 1e6)])
 def test_a_plain_loop_agrees(kind, kappa):
     """Also where e^(κR) itself is beyond all floats."""
     planner, rng = fresh(kind, kappa=kappa), np.random.default_rng(3)
@@ -143,8 +144,8 @@ def toll_dataset(seed=0, many=1000):
 @pytest.fixture(scope="module")
 def toll():
     """A planner trained in that world."""
-    sizes = {"steps": 400, "batch": 64, "width": 32, "members": 2, "rate": 3e-3}
-    return train("mbop", toll_dataset(), sigma=0.5, kappa=3.0, plan_horizon=2, **sizes)
+    search = {"sigma": 0.5, "kappa": 3.0, "plan_horizon": 2}
+    return train("mbop", toll_dataset(), steps=400, batch=64, rate=3e-3, **SIZES, **search)
 
 
 def first_action(planner, seed=0):
