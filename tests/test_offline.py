@@ -21,7 +21,7 @@ from trajstitch.methods import METHODS, configure, train, train_run
 from trajstitch.mppi import Planner, blank, plan_all
 from trajstitch.nets import MLP, Linear
 from trajstitch.policy import act_all, load_policy, stacked
-from trajstitch.sac import draw
+from trajstitch.sac import SAC, draw
 from trajstitch.td3bc import SWITCH, TD3BC, TD3TSBC, FrozenCritic, without_repeats
 from worlds import aim_dataset, random_dataset
 
@@ -32,18 +32,18 @@ REWARDED = (*OFFLINE, "mbop", "tsmbop")  # methods that look at rewards
 TWO = ("td3tsbc", "tsmbop")  # those that take improved data too
 WORLDLY = {"rollouts": 500, "rollout_steps": 2, "refresh": 20, "real": 0.5, "discount": 0.5, "batch": 128}
 WORLDLY |= {"world_steps": 1500, "world_rate": 3e-3, "world_width": 48}
-SAC = {"target_rate": 0.05, "actor_rate": 3e-3}
+SOFT = {"target_rate": 0.05, "actor_rate": 3e-3}
 FAST = {"steps": 1000, "batch": 64, "width": 32, "rate": 3e-3}
 OWN = {
     "weighted-bc": {"value_steps": 20},
     "td3bc": {"target_rate": 0.05},
     "td3tsbc": {"target_rate": 0.05, "improved": WORLD.top(30)},
     "iql": {"target_rate": 0.05},
-    "cql": {**SAC, "depth": 2, "samples": 4},
+    "cql": {**SOFT, "depth": 2, "samples": 4},
     "mbop": {"plan_horizon": 1, "sigma": 0.5},
     "tsmbop": {"plan_horizon": 1, "sigma": 0.5, "target_rate": 0.05, "improved": WORLD.top(30)},
-    "mopo": {**SAC, **WORLDLY, "penalty": 0.1},
-    "morel": {**SAC, **WORLDLY},
+    "mopo": {**SOFT, **WORLDLY, "penalty": 0.1},
+    "morel": {**SOFT, **WORLDLY},
 }
 
 
@@ -307,7 +307,9 @@ def critic_loss(config, model, row, key):
 
 
 @pytest.mark.parametrize(
-    "config", [TD3BC(width=32), IQL(width=32), CQL(width=32, depth=2, samples=2)], ids=lambda c: type(c)
+    "config",
+    [TD3BC(width=32), IQL(width=32), SAC(width=32), CQL(width=32, depth=2, samples=2)],
+    ids=lambda c: type(c),
 )
 def test_only_a_real_end_ends_bootstrapping(config):
     model, table = fresh(config)
@@ -509,7 +511,7 @@ def test_each_loss_of_iql_moves_its_own_network():
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(whole.critic_target))
 
 
-# -- CQL --------------------------------------------------------------------------------------------------------
+# -- SAC and CQL ------------------------------------------------------------------------------------------------
 
 
 def test_densities_of_drawn_actions():
@@ -521,6 +523,20 @@ def test_densities_of_drawn_actions():
     std = np.exp(log_std)
     before = np.exp(-(((np.arctanh(u) - mean) / std) ** 2) / 2) / (std * np.sqrt(2 * np.pi))
     np.testing.assert_allclose(log_density, np.log(before / (1 - u**2)).sum(1), rtol=2e-3, atol=2e-3)
+
+
+def test_sac_critic_loss_by_hand():
+    """The target counts the next action's entropy at the temperature's price."""
+    config = SAC(width=32)
+    model, table = fresh(config)
+    row = row_of(table, 2, done=0.0)
+    obs, action, next_obs = (np.asarray(row[name]) for name in ("obs", "action", "next_obs"))
+    noise = jnp.array([0.5, -1.0])
+    next_action, log_density = draw(model.actor, next_obs, noise)
+    future = min(plain_q(model.critic_target, next_obs, np.asarray(next_action), k) for k in (0, 1))
+    goal = row["reward"] + 0.99 * (future - 3.0 * log_density)
+    expected = sum((plain_q(model.critic, obs, action, k) - goal) ** 2 for k in (0, 1))
+    np.testing.assert_allclose(config.critic_loss(model, row, noise, 3.0)[1], expected, rtol=1e-4)
 
 
 def test_the_integral_over_all_actions():
