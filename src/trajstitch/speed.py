@@ -26,7 +26,7 @@ from scipy.spatial import cKDTree
 from trajstitch import fit, stitch
 from trajstitch.bc import BC
 from trajstitch.data import Dataset, Int
-from trajstitch.dynamics import Dynamics, DynamicsConfig, step_table
+from trajstitch.dynamics import Dynamics, DynamicsConfig, change_table, step_table
 from trajstitch.envs import make_one
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Learner, Table
@@ -143,7 +143,7 @@ def _training(
     cloned = {name: table[name] for name in ("obs", "action")}
     wide = jax.default_backend() != "cpu"
     jobs: dict[str, tuple[Learner, Table, int]] = {
-        "dynamics": (DynamicsConfig(fit=Fit(2 * config.steps, 256, 1e-3)), table, 7),
+        "dynamics": (DynamicsConfig(fit=Fit(2 * config.steps, 256, 1e-3)), change_table(data), 7),
         "inverse": (InverseConfig(width=750 if wide else 256, fit=Fit(2 * config.steps, 256, 1e-3)), table, 1),
         "reward": (RewardConfig(fit=Fit(2 * config.steps, 256, 1e-3)), table, 1),
         "value": (ValueConfig(fit=Fit(2 * config.steps, 256, 1e-3)), table, 1),
@@ -174,7 +174,7 @@ def _plain_step(learner: Learner, table: Table, steps: int) -> float:
     model = learner.init(table, key)
     memory = learner.begin(model)
     step = jax.jit(learner.step)
-    rows = len(table["obs"])
+    rows = len(next(iter(table.values())))
     begin = 0.0
     for t in range(steps + 1):
         index = rng.integers(rows, size=learner.schedule.batch)
