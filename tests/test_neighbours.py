@@ -1,4 +1,4 @@
-"""The tree against all distances by definition; the way of a GPU, which works on a CPU too, against the tree."""
+"""The tree and boxes against all distances by definition; the way of a GPU, which works on a CPU too, likewise."""
 
 from unittest.mock import patch
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajstitch import neighbours
-from trajstitch.neighbours import Tree, all_nearest, make_tiles, search_tiles
+from trajstitch import neighbours, tiles
+from trajstitch.neighbours import Tree, all_nearest
+from trajstitch.tiles import make_tiles, search_tiles
 
 
 def plain(points, count, radius):
@@ -24,8 +25,19 @@ def by_distances(points, count, radius):
     with (
         patch.object(jax, "default_backend", lambda: "gpu"),
         patch.object(neighbours, "_DENSE", range(1, 10**6)),
-        patch.object(neighbours, "_TILE", 128),
-        patch.object(neighbours, "_ROWS", 32),
+        patch.object(tiles, "TILE", 128),
+        patch.object(tiles, "ROWS", 32),
+    ):
+        return all_nearest(Tree(points), count, radius)
+
+
+def by_boxes(points, count, radius):
+    """As on a CPU where neighbours are far apart, asked for in several parts."""
+    with (
+        patch.object(neighbours, "_MANY", 1),
+        patch.object(neighbours, "_WIDE", 0),
+        patch.object(neighbours, "_QUERIES", 256),
+        patch.object(Tree, "nearest", lambda *_: pytest.fail("the tree was asked")),
     ):
         return all_nearest(Tree(points), count, radius)
 
@@ -41,10 +53,11 @@ def clouds(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(clouds())
-def test_both_ways_find_the_nearest(cloud):
+def test_all_ways_find_the_nearest(cloud):
     points, count, radius = cloud
     expected = plain(points, count, radius)
     np.testing.assert_array_equal(all_nearest(Tree(points), count, radius), expected)
+    np.testing.assert_array_equal(by_boxes(points, count, radius), expected)
     found = by_distances(points, count, radius)
     for mine, theirs in zip(found, expected, strict=True):  # equal but where distances are equal in float32
         differing = set(mine) ^ set(theirs)
@@ -53,14 +66,29 @@ def test_both_ways_find_the_nearest(cloud):
 
 
 @pytest.mark.parametrize("dims", [11, 17])
-def test_the_way_of_a_gpu_on_many_points_in_many_dimensions(dims):
+def test_many_points_in_many_dimensions(dims):
     """Coordinates of very different spread, as states have; the same sets, hardly ever in doubt."""
     points = np.random.default_rng(dims).normal(size=(3000, dims)) * np.geomspace(3, 0.2, dims)
     radius = 0.27 * dims
     tree = all_nearest(Tree(points), 49, radius)
-    found = by_distances(points, 49, radius)
     assert 0.2 < (tree >= 0).mean() < 1  # some have all 49 within the radius, some have not
+    np.testing.assert_array_equal(by_boxes(points, 49, radius), tree)
+    found = by_distances(points, 49, radius)
     assert np.mean(np.sort(tree, 1) == np.sort(found, 1)) > 0.9999
+
+
+def test_boxes_are_for_points_whose_neighbours_are_far_apart():
+    """In one dimension a tree leaves nearly everything out, in twenty nearly nothing."""
+    rng = np.random.default_rng(0)
+    asked = []
+    with (
+        patch.object(neighbours, "_MANY", 20_000),
+        patch.object(neighbours, "by_boxes", lambda *_, **__: asked.append(True) or 7),
+    ):
+        all_nearest(Tree(rng.normal(size=(20_000, 1))), 5, 1.0)
+        assert not asked
+        all_nearest(Tree(rng.normal(size=(20_000, 20))), 5, 10.0)
+        assert asked
 
 
 def test_what_rounding_leaves_in_doubt_is_asked_of_the_tree():
@@ -69,7 +97,7 @@ def test_what_rounding_leaves_in_doubt_is_asked_of_the_tree():
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     points[0] = 0
     tree = Tree(points)
-    with patch.object(neighbours, "_TILE", 128):
+    with patch.object(tiles, "TILE", 128):
         query = np.float32(tree.points[tree.place[:2]])
         _, certain = search_tiles(make_tiles(tree.points), query, 5, 10.0)
     assert not certain[0]

@@ -1,0 +1,33 @@
+"""Products: squared distances of many points as one matrix product, |q - p|² = [q, |q|², 1] · [-2p, 1, |p|²]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUNDING = 4e-6  # of |q|² + |p|², the error of such a distance in float32: some 30 roundings
+_FAR = 1e15  # where points lie that only fill up
+
+
+def fill_up(points: NDArray[np.float64], multiple: int) -> NDArray[np.float32]:
+    """The points in float32, and behind them as many far away as make their number a multiple of this."""
+    padded = np.full((-(-len(points) // multiple) * multiple, points.shape[1]), _FAR, np.float32)
+    padded[: len(points)] = points
+    return padded
+
+
+def right_factors(padded: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[-2p, 1, |p|²] of points that were filled up."""
+    factors = np.empty((len(padded), padded.shape[1] + 2), np.float32)
+    factors[:, :-2] = np.where(padded == _FAR, 0, -2 * padded)  # for those far away |p|² is enough
+    factors[:, -2] = 1
+    factors[:, -1] = np.einsum("ns,ns->n", padded, padded)
+    return factors
+
+
+def left_factors(query: Any, np: Any = np) -> Any:
+    """[q, |q|², 1]; of NumPy's arrays, or of another `np`'s."""
+    square = np.sum(query**2, -1, keepdims=True)
+    return np.concatenate([query, square, np.ones_like(square)], axis=1)
