@@ -305,7 +305,17 @@ def test_the_input_is_never_written_to(call, hdf5):
 
 
 def python(*words: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, **options)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run([sys.executable, *words], text=True, timeout=60, **streams)
+
+
+def test_a_reader_may_leave_early():
+    read, write = os.pipe()
+    os.close(read)
+    done = python("-m", "trajstitch.cli", "train", "--help", stdout=write)
+    os.close(write)
+    assert done.returncode == 141
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("name", ["trajstitch", "trajstitch.cli"])

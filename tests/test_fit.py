@@ -62,6 +62,18 @@ def test_a_seed_is_the_same_alone_and_in_company():
     assert abs(float(company.model["w"][0, 0] - company.model["w"][1, 0])) > 1e-3
 
 
+def test_members_may_learn_from_different_rows():
+    """Each ends as if it had a table of its own."""
+    other = {"x": TABLE["x"][:20], "y": 7 - TABLE["x"][:20]}
+    both = {name: np.concatenate([TABLE[name], other[name]]) for name in TABLE}
+    learner = Line(Fit(steps=50, batch=8))
+    state = fit.start(learner, both, (0, 1))
+    together, _ = next(fit.run(learner, state, both, (0, 1), 50, rows=(range(64), range(64, 84))))
+    for p, table in enumerate((TABLE, other)):
+        alone, _ = next(fit.run(learner, fit.start(learner, table, (p,)), table, (p,), 50))
+        np.testing.assert_array_equal(together.model["w"][p], alone.model["w"][0])
+
+
 def test_what_is_yielded():
     learner = Line(Fit(steps=25, batch=4))
     steps = [int(s.step) for s, _ in fit.run(learner, fit.start(learner, TABLE, (0,)), TABLE, (0,), 10)]
@@ -94,7 +106,8 @@ def test_what_is_done_at_some_steps_is_not_computed_at_the_others():
     learner = Odd(Fit(steps=6, batch=4))
     state, table = fit.start(learner, TABLE, (0, 1)), {k: jnp.asarray(v) for k, v in TABLE.items()}
     keys = jnp.stack([jax.random.key(0), jax.random.key(1)])
-    program = str(jax.make_jaxpr(lambda state: fit._chunk(learner, 4, state, table, keys))(state))
+    spans = jnp.array([(0, 64)] * 2)
+    program = str(jax.make_jaxpr(lambda state: fit._chunk(learner, 4, state, table, keys, spans))(state))
     assert "cond[" in program
 
 

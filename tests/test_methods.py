@@ -64,7 +64,8 @@ def test_the_gaussian_head_finds_the_spread():
 def test_weights_are_not_negative_and_follow_the_value(world):
     np.testing.assert_allclose(value_weights(np.array([-3.0, 1.0, 2.0])), np.array([0, 4, 5]) / 3)
     np.testing.assert_array_equal(value_weights(np.full(3, 7.0)), np.ones(3))
-    table = configure("weighted-bc", value_steps=300).table(world)
+    config = configure("weighted-bc", value_steps=300)
+    table = config.table(world, config.prepare(world))
     assert table["weight"].min() == 0
     assert table["weight"].mean() == pytest.approx(1)
     # Rewards are the first action, tanh of mostly the first observation: states with a high one are worth more.
@@ -121,6 +122,30 @@ def test_a_killed_run_goes_on_to_the_same_policies(world, tmp_path, monkeypatch,
     for name in ("policy.npz", "checkpoints/000000020.npz", "metrics.jsonl"):
         assert (whole.path / name).read_bytes() == (killed.path / name).read_bytes()
     assert not (killed.path / "state.npz").exists()
+
+
+@pytest.mark.parametrize("method", ["weighted-bc", "morel"])
+def test_what_is_learnt_first_is_told_and_not_learnt_again(world, tmp_path, monkeypatch, method):
+    settings = SMALL | (
+        {"value_steps": 40} if method == "weighted-bc" else {"world_steps": 40, "world_width": 8, "rollouts": 10}
+    )
+    told = []
+    whole, _ = train_run(method, world, tmp_path / "whole", tell=lambda *words: told.append(words), **settings)
+    assert told[0][:2] == (2, 40)
+    assert told[0][2].startswith("learnt first, held-out loss")
+    assert [done for done, total, _ in told if total == 30] == [10, 20, 30]
+
+    def dies(done, total, note):
+        if total == 30:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_run(method, world, tmp_path / "killed", tell=dies, **settings)
+    monkeypatch.setattr(type(METHODS[method]), "prepare", lambda *_: pytest.fail("learnt again"))
+    killed, _ = train_run(method, world, tmp_path / "killed", **settings)
+    for name in ("policy.npz", "metrics.jsonl"):
+        assert (whole.path / name).read_bytes() == (killed.path / name).read_bytes()
+    assert not (killed.path / "prepared.npz").exists()
 
 
 def test_a_finished_run_is_not_repeated(world, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from trajstitch.mopo import MOPO
 from trajstitch.morel import Halt, MOReL
 from trajstitch.nets import MLP, Linear, Range, Scale
 from trajstitch.policy import Policy
-from trajstitch.world import Belief, World, discrepancy, env_bounds, happen, largest_std, train_world
+from trajstitch.world import Belief, World, discrepancy, env_bounds, happen, largest_std, make_world, train_members
 from worlds import random_dataset
 
 # -- the world --------------------------------------------------------------------------------------------------
@@ -50,7 +50,8 @@ def linear_world(seed=0, many=60, steps=25):
 
 def test_the_world_reaches_the_known_mean_and_std():
     config = DynamicsConfig(members=3, elites=2, width=32, depth=2, fit=Fit(steps=1500, batch=128, rate=3e-3))
-    world, _ = train_world(linear_world(), config)
+    member, _ = train_members(linear_world(), config)
+    world = make_world(member, linear_world())
     new = linear_world(seed=1, many=10)
     obs, action = new.obs[new.row], new.action
     mean, std = (np.asarray(x) for x in jax.vmap(world.believe)(jnp.asarray(obs), jnp.asarray(action)))
@@ -97,7 +98,8 @@ def test_morel_halts_where_means_are_far_apart():
 
 def test_what_a_halt_is_measured_by():
     data = random_dataset(0, (6, 5, 4))
-    table = MOReL(world_steps=2, world_width=8, halt_penalty=7.0).table(data)
+    config = MOReL(world_steps=2, world_width=8, halt_penalty=7.0)
+    table = config.table(data, config.prepare(data))
     beliefs = jax.jit(jax.vmap(table["world"].believe))(data.obs[data.row], data.action)
     states = np.asarray(beliefs.mean)[..., :-1]
     apart = max(np.linalg.norm(a - b) for row in states for a in row for b in row)
@@ -169,7 +171,7 @@ def test_rollouts_are_renewed_when_due_and_else_kept():
     config = configure(
         "mopo", steps=5, batch=8, width=8, rollouts=4, rollout_steps=2, refresh=3, world_steps=2, world_width=8
     )
-    ((learner, table, _),) = config.stages(data)
+    ((learner, table, _),) = config.stages(data, prepared=config.prepare(data))
     states = fit.run(learner, fit.start(learner, table, [0]), table, [0], 1)
     seen = [np.asarray(state.memory["imagined"]["obs"]) for state, _ in states]
     assert [np.array_equal(a, b) for a, b in pairwise(seen)] == [True, True, False, True]

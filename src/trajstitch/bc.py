@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,8 @@ from trajstitch.fit import Fit, Metrics, Table, check_sizes
 from trajstitch.method import Method
 from trajstitch.nets import Range, Scale
 from trajstitch.policy import Policy
-from trajstitch.value import ValueConfig, train_value
+from trajstitch.progress import Tell, silent
+from trajstitch.value import Value, ValueConfig, train_value
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class BC(Method):
         """The trajectories that are cloned."""
         return data.top(self.percent) if self.percent < 100 else data
 
-    def table(self, data: Dataset) -> Table:
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """What a step draws its batch from: the transitions of the chosen trajectories."""
         chosen = self.choose(data)
         return {"obs": chosen.obs[chosen.row], "action": chosen.action}
@@ -70,13 +71,16 @@ class WeightedBC(BC):
         super().__post_init__()
         check_sizes(self, "value_steps")
 
-    def table(self, data: Dataset) -> Table:
-        """With the weight of each transition."""
-        value, _ = train_value(
-            step_table(self.choose(data)), ValueConfig(fit=Fit(self.value_steps, 256, 3e-4)), seed=0
-        )
+    def prepare(self, data: Dataset, tell: Tell = silent) -> Value:
+        """The value function."""
+        config = ValueConfig(fit=Fit(self.value_steps, 256, 3e-4))
+        value, _ = train_value(step_table(self.choose(data)), config, seed=0, tell=tell)
+        return value
+
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
+        """With the weight of each transition, by the value function."""
         table = super().table(data)
-        return {**table, "weight": value_weights(np.asarray(value.value(jnp.asarray(table["obs"]))))}
+        return {**table, "weight": value_weights(np.asarray(prepared.value(jnp.asarray(table["obs"]))))}
 
     def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """The weighted loss of one transition."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json as json_module
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -490,8 +491,19 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command; a reader of its output may leave early, as `head` does."""
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        return 141  # as a shell says it
+
+
+def _run(arguments: list[str]) -> int:
     """Parse, run, and say a user's mistake in one sentence."""
-    arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         from trajstitch import __version__
 

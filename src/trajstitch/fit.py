@@ -124,18 +124,27 @@ def start(learner: Learner, table: Table, seeds: Sequence[int], model: Any = Non
 
 
 def run(
-    learner: Learner, state: State, table: Table, seeds: Sequence[int], every: int, until: int | None = None
+    learner: Learner,
+    state: State,
+    table: Table,
+    seeds: Sequence[int],
+    every: int,
+    until: int | None = None,
+    rows: Sequence[range] | None = None,
 ) -> Iterator[tuple[State, dict[str, NDArray[Any]]]]:
     """Train; every `every` steps (and at the end) yield the state and the mean of each metric [P] since.
 
-    The end is after the learner's steps, or `until` where others follow on another table. A loss that is no
-    longer finite ends the run with an InputError.
+    The end is after the learner's steps, or `until` where others follow on another table. A member draws from its
+    `rows` of the table, all unless given, so members may learn from different data. A loss that is no longer
+    finite ends the run with an InputError.
     """
     on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items()}
     keys, steps = _keys(seeds), until or learner.schedule.steps
+    everything = range(next(len(column) for column in on_device.values() if isinstance(column, Array)))
+    spans = jnp.array([(part.start, len(part)) for part in rows or [everything] * len(seeds)])
     while (done := int(state.step)) < steps:
         count = min(every - done % every, steps - done)
-        state, metrics = _chunk(learner, count, state, on_device, keys)
+        state, metrics = _chunk(learner, count, state, on_device, keys, spans)
         mean = {name: np.asarray(value) for name, value in metrics.items()}
         if not np.isfinite(mean["loss"]).all():
             raise InputError(
@@ -186,19 +195,19 @@ def train_best(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _chunk(learner: Learner, count: int, state: State, table: Table, keys: Array) -> tuple[State, Metrics]:
-    rows = next(len(column) for column in table.values() if isinstance(column, Array))
-
-    def member(model: Any, memory: Any, key: Array, step: Array) -> tuple[Any, Any, Metrics]:
+def _chunk(
+    learner: Learner, count: int, state: State, table: Table, keys: Array, spans: Array
+) -> tuple[State, Metrics]:
+    def member(model: Any, memory: Any, key: Array, span: Array, step: Array) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
-        index = jax.random.randint(row_key, (learner.schedule.batch,), 0, rows)
+        index = span[0] + jax.random.randint(row_key, (learner.schedule.batch,), 0, span[1])
         batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
         return learner.step(model, memory, batch, loss_key, step)
 
     def step(carry: State, _: None) -> tuple[State, Metrics]:
         # The step count has no axis P, so what a learner does at some steps only is not computed at the others.
-        model, memory, metrics = eqx.filter_vmap(member, in_axes=(0, 0, 0, None))(
-            carry.model, carry.memory, keys, carry.step
+        model, memory, metrics = eqx.filter_vmap(member, in_axes=(0, 0, 0, 0, None))(
+            carry.model, carry.memory, keys, spans, carry.step
         )
         return State(model, memory, carry.step + 1), metrics
 

@@ -71,9 +71,9 @@ class IQL(OfflineRL):
                 f"{high:g}; give trajectories of different returns"
             )
 
-    def table(self, data: Dataset) -> Table:
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """Rewards in thousandths of the spread of returns, as published."""
-        table = super().table(data)
+        table = super().table(data, prepared)
         return {**table, "reward": data.reward * (1000 / (data.returns.max() - data.returns.min())).astype("f4")}
 
     def init(self, table: Table, key: Array) -> Implicit:

@@ -77,7 +77,7 @@ class MBOP(Method):
         super().check(data, improved)
         check_rewards(data)
 
-    def table(self, data: Dataset) -> Table:
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """All transitions, with the action before each and what it and its successors within the horizon earn."""
         steps = step_table(data)
         return {**steps, "last": last_action(data), "total": truncated_return(data, self.search.horizon)}
@@ -154,7 +154,9 @@ class TSMBOP(MBOP):
         check_two("tsmbop", data, improved)
         check_rewards(data)
 
-    def stages(self, data: Dataset, improved: Dataset | None = None) -> Iterator[tuple[Method, Table, int]]:
+    def stages(
+        self, data: Dataset, improved: Dataset | None = None, prepared: Any = None
+    ) -> Iterator[tuple[Method, Table, int]]:
         """One stage, with rows of both data side by side."""
         assert improved is not None  # by check
         yield self, side_by_side(step_table(data), step_table(improved)), self.fit.steps

@@ -10,6 +10,7 @@ from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.fit import Learner, Table
 from trajstitch.policy import Policy
+from trajstitch.progress import Tell, silent
 
 if TYPE_CHECKING:
     from trajstitch.mppi import Planner
@@ -26,13 +27,19 @@ class Method(Learner):
         if improved is not None:
             raise InputError("only td3tsbc and tsmbop take improved data beside the original; give one data set")
 
-    def table(self, data: Dataset) -> Table:
+    def prepare(self, data: Dataset, tell: Tell = silent) -> Any:
+        """A model the method needs before its first step, such as a world; most need none."""
+        return None
+
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """What a step draws its batch from."""
         raise AssertionError("every method has its own")
 
-    def stages(self, data: Dataset, improved: Dataset | None = None) -> Iterator[tuple[Method, Table, int]]:
+    def stages(
+        self, data: Dataset, improved: Dataset | None = None, prepared: Any = None
+    ) -> Iterator[tuple[Method, Table, int]]:
         """Who learns, from what, and until which step, one after another."""
-        yield self, self.table(data), self.schedule.steps
+        yield self, self.table(data, prepared), self.schedule.steps
 
     def policy(self, model: Any) -> Policy | Planner:
         """What is played, out of all that is trained."""

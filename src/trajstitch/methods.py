@@ -73,7 +73,7 @@ def train(
     config = configure(method, **settings)
     config.check(data, improved)
     policy: Any = None
-    for state, mean in _steps(config, data, improved, range(seed, seed + (seeds or 1)), _chunk(config)):
+    for state, mean in _steps(config, data, improved, range(seed, seed + (seeds or 1)), _chunk(config), tell):
         policy = config.policy(state.model)
         tell(int(state.step), config.schedule.steps, f"loss {mean['loss'].mean():.4g}")
     return policy if seeds else jax.tree.map(lambda leaf: leaf[0], policy)
@@ -118,7 +118,7 @@ def train_run(
         settings_asked["improved"] = {"fingerprint": improved.fingerprint}
     run = Run.open(out, settings_asked, overwrite)
     last, seed_range = run.path / "policy.npz", range(seed, seed + seeds)
-    for state, mean in [] if last.exists() else _steps(config, data, improved, seed_range, every, run):
+    for state, mean in [] if last.exists() else _steps(config, data, improved, seed_range, every, tell, run):
         step = int(state.step)
         tell(step, config.schedule.steps, f"loss {mean['loss'].mean():.4g}")
         save_policy(config.policy(state.model), run.checkpoint(step), data.info, overwrite=True)
@@ -150,11 +150,17 @@ def _steps(
     improved: Dataset | None,
     seeds: range,
     every: int,
+    tell: Tell,
     run: Run | None = None,
 ) -> Iterator[tuple[fit.State, dict[str, NDArray[Any]]]]:
     """The training itself, from the run's last state where there is one."""
+
+    def prepare() -> Any:
+        return config.prepare(data, lambda done, total, note: tell(done, total, f"learnt first, {note}"))
+
     state: fit.State | None = None
-    for learner, table, until in config.stages(data, improved):
+    prepared = run.prepared(prepare) if run else prepare()
+    for learner, table, until in config.stages(data, improved, prepared):
         if state is None:
             fresh = fit.start(config, table, seeds)
             state = run.load_state(fresh) if run else fresh

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from trajstitch.data import Dataset
-from trajstitch.dynamics import DynamicsConfig
+from trajstitch.dynamics import DynamicsConfig, GaussianStep
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Metrics, Table, check_sizes, descend, mean_loss
 from trajstitch.policy import Policy
+from trajstitch.progress import Tell, silent
 from trajstitch.sac import SAC, SoftActorCritic, draw
-from trajstitch.world import Belief, World, env_bounds, happen, train_world
+from trajstitch.world import Belief, World, env_bounds, happen, make_world, train_members
 
 Batch = Mapping[str, Any]  # columns of a batch, and the world
 
@@ -58,12 +59,16 @@ class ModelBased(SAC):
         if self.terminate == "env":
             env_bounds(data)
 
-    def table(self, data: Dataset) -> Table:
-        """The data's transitions, and the world learnt from them."""
+    def prepare(self, data: Dataset, tell: Tell = silent) -> GaussianStep:
+        """The world's members."""
         config = DynamicsConfig(width=self.world_width, fit=Fit(self.world_steps, 256, self.world_rate, 5))
+        member, _ = train_members(data, config, self.world_seed, tell)
+        return member
+
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
+        """The data's transitions, and the world with the states of the data to begin in."""
         bounds = env_bounds(data) if self.terminate == "env" else None
-        world, _ = train_world(data, config, bounds, self.world_seed)
-        return {**super().table(data), "world": world}
+        return {**super().table(data), "world": make_world(prepared, data, bounds)}
 
     def begin(self, model: SoftActorCritic) -> Any:
         """Adam's first state, and room for what is imagined."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -38,9 +39,9 @@ class MOReL(ModelBased):
         if not self.threshold > 0 or self.halt_penalty < 0:
             raise InputError("threshold must be above 0 and halt_penalty not below 0")
 
-    def table(self, data: Dataset) -> Table:
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """With what a halt depends on."""
-        table = super().table(data)
+        table = super().table(data, prepared)
         largest = largest_discrepancy(table["world"], table["obs"], table["action"])
         reward = table["reward"].min() - self.halt_penalty
         return {**table, "halt": Halt(jnp.asarray(largest), jnp.asarray(reward, jnp.float32))}

@@ -39,7 +39,7 @@ class OfflineRL(Method):
         super().check(data, improved)
         check_rewards(data)
 
-    def table(self, data: Dataset) -> Table:
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """All transitions, with `done` where the episode really ended: a time-out does not end bootstrapping."""
         return step_table(data)
 

@@ -3,7 +3,8 @@
 config.json       the settings, the data's fingerprint, versions
 metrics.jsonl     one line per checkpoint: step, loss and further numbers of each seed
 checkpoints/      policies after each `every` steps, P stacked in a file
-state.npz         the training state at the last checkpoint, while the run is unfinished
+state.npz         the training state at the last checkpoint, while the run is unfinished; prepared.npz: the model
+                  that some methods learn first, likewise
 scores/           returns of every checkpoint, one file per way of judging
 policy.npz        the last policies;  policy-best.npz: the best checkpoint of each seed
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from trajstitch import __version__
 from trajstitch.errors import InputError
 from trajstitch.files import replacing, write_json
 from trajstitch.formats.npz import read_arrays, write_arrays
+from trajstitch.keep import keep, recall
 
 _PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
@@ -106,9 +109,19 @@ class Run:
         leaves, structure = jax.tree.flatten(like)
         return jax.tree.unflatten(structure, [jnp.asarray(arrays[f"leaf{i}"]) for i in range(len(leaves))])
 
+    def prepared(self, prepare: Callable[[], Any]) -> Any:
+        """What `prepare` makes, the first time; then what was kept of it."""
+        file = self.path / "prepared.npz"
+        if file.exists():
+            return recall(file)
+        if (made := prepare()) is not None:
+            keep(made, file)
+        return made
+
     def forget_state(self) -> None:
         """The run is finished; nothing is left to go on from."""
-        (self.path / "state.npz").unlink(missing_ok=True)
+        for name in ("state.npz", "prepared.npz"):
+            (self.path / name).unlink(missing_ok=True)
 
     # -- records -----------------------------------------------------------------------------------------------
 

@@ -183,7 +183,9 @@ class TD3TSBC(TD3BC):
         super().check(data)
         check_two("td3tsbc", data, improved)
 
-    def stages(self, data: Dataset, improved: Dataset | None = None) -> Iterator[tuple[Method, Table, int]]:
+    def stages(
+        self, data: Dataset, improved: Dataset | None = None, prepared: Any = None
+    ) -> Iterator[tuple[Method, Table, int]]:
         """The original data until the switch, then the improved ones; observations stay scaled as at first."""
         assert improved is not None  # by check
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(TD3BC)}

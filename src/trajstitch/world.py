@@ -66,19 +66,19 @@ def discrepancy(belief: Belief) -> Array:
     return jnp.max(jnp.linalg.norm(state[:, None] - state[None], axis=2))
 
 
-def train_world(
-    data: Dataset,
-    config: DynamicsConfig,
-    bounds: tuple[Any, Any] | None = None,
-    seed: int = 0,
-    tell: Tell = silent,
-) -> tuple[World, History]:
-    """Train on all trajectories but a twentieth, which choose the elites; `bounds` are low and high [S]."""
+def train_members(
+    data: Dataset, config: DynamicsConfig, seed: int = 0, tell: Tell = silent
+) -> tuple[GaussianStep, History]:
+    """Train on all trajectories but a twentieth, which choose the elites."""
     train, held_out = (_steps(part) for part in data.split(0.95, seed))
-    member, history = train_elites(train, held_out, config, seed, tell)
+    return train_elites(train, held_out, config, seed, tell)
+
+
+def make_world(member: GaussianStep, data: Dataset, bounds: tuple[Any, Any] | None = None) -> World:
+    """A world of these members that begins in states of the data; `bounds` are low and high [S]."""
     low, high = bounds or (np.full(data.obs_dim, -np.inf), np.full(data.obs_dim, np.inf))
     start = jnp.asarray(data.obs[data.row])
-    return World(member, start, jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32)), history
+    return World(member, start, jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32))
 
 
 def _steps(data: Dataset) -> Table:
