@@ -18,8 +18,8 @@ from trajstitch.errors import InputError
 from trajstitch.fit import Fit
 from trajstitch.iql import IQL, expectile_loss
 from trajstitch.methods import METHODS, configure, train, train_run
-from trajstitch.mppi import Planner, blank, plan_all
 from trajstitch.nets import MLP, Linear
+from trajstitch.planner import Planner, plan_all
 from trajstitch.policy import act_all, load_policy, stacked
 from trajstitch.sac import SAC, draw
 from trajstitch.td3bc import SWITCH, TD3BC, TD3TSBC, FrozenCritic, without_repeats
@@ -59,7 +59,7 @@ def actions(policy, obs):
     """Actions [P, B, A] in states [P, B, S]: the most likely ones, or those planned at an episode's start."""
     if isinstance(policy, Planner):
         begun = np.ones(obs.shape[:2], bool)
-        return np.asarray(plan_all(policy, blank(policy, obs.shape[1]), obs, begun, jax.random.key(0))[0])
+        return np.asarray(plan_all(policy, policy.blank(obs.shape[1]), obs, begun, jax.random.key(0))[0])
     return np.asarray(act_all(policy, jnp.asarray(obs), None))
 
 

@@ -22,7 +22,7 @@ from trajstitch.mbop import MBOP, TSMBOP
 from trajstitch.method import Method
 from trajstitch.mopo import MOPO
 from trajstitch.morel import MOReL
-from trajstitch.mppi import Planner
+from trajstitch.planner import Planner
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
