@@ -122,7 +122,7 @@ class Diffusion(Planner):
         def back(window: Array, given: tuple[Array, Array, Schedule]) -> tuple[Array, None]:
             """One step less noise."""
             step, key, at = given
-            mean = at.clean * self.denoise(window, step) + at.noisy * window
+            mean = hold(at.clean * self.denoise(window, step) + at.noisy * window, now)
             if s.guide_scale:
                 size = jnp.where(step < s.guide_stop, 0.0, s.guide_scale * self.total.std * at.variance)
                 mean = climb(lambda x: self.value(x, jnp.maximum(step - 1, 0)), mean, now, size, s.guide_steps)
