@@ -17,21 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from trajstitch.mbop import MBOP
-from trajstitch.mppi import ActionModel, Planner, ReturnModel, blank, noise_shape, plan_all
+from trajstitch.mppi import MPPI, ActionModel, ReturnModel, noise_shape
+from trajstitch.planner import plan_all
 from trajstitch.policy import stack
 
 
-def fresh(asked: argparse.Namespace) -> Planner:
+def fresh(asked: argparse.Namespace) -> MPPI:
     """An untrained planner of the default sizes: what it says does not change how long it takes."""
     rng = np.random.default_rng(0)
     config = MBOP(samples=asked.samples, plan_horizon=asked.horizon, width=asked.width)
     obs, action = rng.normal(size=(64, asked.obs)), rng.uniform(-1, 1, (64, asked.actions))
     table = {"obs": obs, "action": action, "last": action, "next_obs": obs[::-1], "reward": obs[:, 0]}
-    model: Planner = config.init(table | {"total": obs[:, 0]}, jax.random.key(0))
+    model: MPPI = config.init(table | {"total": obs[:, 0]}, jax.random.key(0))
     return stack([model])
 
 
-def products(planner: Planner, episodes: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def products(planner: MPPI, episodes: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Shapes of every matrix product of a plan, one for each layer of each head that is asked."""
     horizon, heads, _, each, _ = noise_shape(planner, episodes)
     rows = episodes * each
@@ -72,7 +73,7 @@ def main() -> None:
     key = jax.random.key(0)
 
     def plan() -> Any:
-        return plan_all(planner, blank(planner, asked.episodes), obs, begun, key)[0]
+        return plan_all(planner, planner.blank(asked.episodes), obs, begun, key)[0]
 
     shapes = products(planner, asked.episodes)
     dot = jax.jit(jnp.dot)

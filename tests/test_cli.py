@@ -125,6 +125,15 @@ def test_planners_from_the_command_line(result, tmp_path, pendulum):
     result("train", "tsmbop", pendulum, pendulum, "--out", tmp_path / "ts", *tiny, "--no-evaluation")
 
 
+def test_diffuser_from_the_command_line(result, tmp_path, pendulum):
+    tiny = ("--steps", 2, "--every", 2, "--seeds", 2, "--width", 8, "--depth", 2, "--blocks", 1, "--batch", 4)
+    words = ("--plan-horizon", 4, "--diffusion-steps", 3, "--samples", 2, "--guide-scale", 0.5, "--episodes", 2)
+    done = result("train", "diffuser", pendulum, "--out", tmp_path / "run", *tiny, *words)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["config"]
+    assert [config[name] for name in ("plan_horizon", "samples", "guide_scale", "ema")] == [4, 2, 0.5, 0.995]
+    assert result("evaluate", tmp_path / "run", "--episodes", 2) == {k: done[k] for k in ("last", "best")}
+
+
 def test_options_are_settings_of_the_methods_they_name():
     assert get_args(get_type_hints(Train)["method"]) == tuple(METHODS)
     owners = {
@@ -135,6 +144,7 @@ def test_options_are_settings_of_the_methods_they_name():
         train_options.IQL: ("iql",),
         train_options.CQL: ("cql",),
         train_options.MBOP: ("tsmbop",),
+        train_options.Diffuser: ("diffuser",),
         train_options.ModelBased: ("mopo", "morel"),
         train_options.MOPO: ("mopo",),
         train_options.MOReL: ("morel",),
@@ -143,7 +153,11 @@ def test_options_are_settings_of_the_methods_they_name():
         for field in dataclasses.fields(group):
             for name in names:
                 assert hasattr(METHODS[name], field.name)
-    for name, methods in {"rule": ("td3tsbc", "mbop", "tsmbop"), "samples": ("cql", "mbop", "tsmbop")}.items():
+    several = {"rule": ("td3tsbc", "mbop", "tsmbop"), "samples": ("cql", "mbop", "tsmbop", "diffuser")}
+    several |= {"plan_horizon": ("mbop", "tsmbop", "diffuser")}
+    several |= {"discount": (*owners[train_options.Offline], "diffuser")}
+    assert several.keys() == {field.name for field in dataclasses.fields(train_options.Several)}
+    for name, methods in several.items():
         assert all(hasattr(METHODS[method], name) for method in methods)
     assert hasattr(METHODS["percent-bc"], "percent")
     assert hasattr(METHODS["weighted-bc"], "value_steps")

@@ -19,7 +19,8 @@ from trajstitch.fit import Fit
 from trajstitch.keep import keep
 from trajstitch.mbop import MBOP, SEARCH, TSMBOP, last_action, side_by_side, truncated_return
 from trajstitch.methods import train
-from trajstitch.mppi import Memory, Search, blank, noise_shape, plan_all, search_plan
+from trajstitch.mppi import Memory, Search, noise_shape, search_plan
+from trajstitch.planner import plan_all
 from trajstitch.play import actor
 from trajstitch.policy import load_policy, save_policy, stack
 from worlds import random_dataset
@@ -151,7 +152,7 @@ def toll():
 def first_action(planner, seed=0):
     many = stack([planner])
     start, begun = jnp.zeros((1, 1, 2)), jnp.ones((1, 1), bool)
-    return float(plan_all(many, blank(many, 1), start, begun, jax.random.key(seed))[0][0, 0, 0])
+    return float(plan_all(many, many.blank(1), start, begun, jax.random.key(seed))[0][0, 0, 0])
 
 
 def changed(planner, **search):
@@ -185,10 +186,10 @@ def test_a_plan_is_remembered_until_its_episode_ends():
     first, second = rng.normal(size=(2, 2, 3, 3)).astype(np.float32)
     key, later = jax.random.split(jax.random.key(0))
     everywhere = np.ones((2, 3), bool)
-    action, memory = plan_all(planner, blank(planner, 3), first, everywhere, key)
+    action, memory = plan_all(planner, planner.blank(3), first, everywhere, key)
     np.testing.assert_array_equal(memory.action, action)
     np.testing.assert_array_equal(memory.plan[:, :, 1], memory.plan[:, :, 2])  # moved on by one step
-    fresh_start, _ = plan_all(planner, blank(planner, 3), second, everywhere, later)
+    fresh_start, _ = plan_all(planner, planner.blank(3), second, everywhere, later)
     begun = np.array([[True, False, False], [False, False, True]])
     action, _ = plan_all(planner, memory, second, begun, later)
     np.testing.assert_array_equal(np.asarray(action)[begun], np.asarray(fresh_start)[begun])
@@ -226,7 +227,7 @@ def test_the_actor_carries_the_memory():
 
 def test_actions_keep_to_the_range_whatever_the_noise():
     planner = stack([fresh(TSMBOP, sigma=50.0, samples=1)])
-    memory = blank(planner, 200)
+    memory = planner.blank(200)
     for step in range(3):
         obs = 10 * jax.random.normal(jax.random.key(step), (1, 200, 3))
         action, memory = plan_all(planner, memory, obs, jnp.full((1, 200), step == 0), jax.random.key(step))
@@ -245,7 +246,7 @@ def test_a_file_gives_back_the_same_planner(kind, tmp_path):
     assert (again.search, again.count, again.heads) == (planner.search, 2, 2)
     obs, begun = jnp.ones((2, 4, 3)), jnp.ones((2, 4), bool)
     for a, b in zip(
-        *(plan_all(p, blank(p, 4), obs, begun, jax.random.key(0)) for p in (planner, again)), strict=True
+        *(plan_all(p, p.blank(4), obs, begun, jax.random.key(0)) for p in (planner, again)), strict=True
     ):
         jax.tree.map(np.testing.assert_array_equal, a, b)
     with np.load(tmp_path / "p.npz", allow_pickle=False) as archive:

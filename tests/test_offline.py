@@ -18,8 +18,8 @@ from trajstitch.errors import InputError
 from trajstitch.fit import Fit
 from trajstitch.iql import IQL, expectile_loss
 from trajstitch.methods import METHODS, configure, train, train_run
-from trajstitch.mppi import Planner, blank, plan_all
 from trajstitch.nets import MLP, Linear
+from trajstitch.planner import Planner, plan_all
 from trajstitch.policy import act_all, load_policy, stacked
 from trajstitch.sac import SAC, draw
 from trajstitch.td3bc import SWITCH, TD3BC, TD3TSBC, FrozenCritic, without_repeats
@@ -28,7 +28,7 @@ from worlds import aim_dataset, random_dataset
 WORLD = aim_dataset()
 WORLDS = {"mopo": aim_dataset(loop=True), "morel": aim_dataset(loop=True)}  # their rollouts know of no ends
 OFFLINE = ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel")
-REWARDED = (*OFFLINE, "mbop", "tsmbop")  # methods that look at rewards
+REWARDED = (*OFFLINE, "mbop", "tsmbop", "diffuser")  # methods that look at rewards
 TWO = ("td3tsbc", "tsmbop")  # those that take improved data too
 WORLDLY = {"rollouts": 500, "rollout_steps": 2, "refresh": 20, "real": 0.5, "discount": 0.5, "batch": 128}
 WORLDLY |= {"world_steps": 1500, "world_rate": 3e-3, "world_width": 48}
@@ -42,6 +42,7 @@ OWN = {
     "cql": {**SOFT, "depth": 2, "samples": 4},
     "mbop": {"plan_horizon": 1, "sigma": 0.5},
     "tsmbop": {"plan_horizon": 1, "sigma": 0.5, "target_rate": 0.05, "improved": WORLD.top(30)},
+    "diffuser": {"batch": 256, "depth": 1, "blocks": 1, "plan_horizon": 2, "diffusion_steps": 5, "samples": 16},
     "mopo": {**SOFT, **WORLDLY, "penalty": 0.1},
     "morel": {**SOFT, **WORLDLY},
 }
@@ -59,7 +60,7 @@ def actions(policy, obs):
     """Actions [P, B, A] in states [P, B, S]: the most likely ones, or those planned at an episode's start."""
     if isinstance(policy, Planner):
         begun = np.ones(obs.shape[:2], bool)
-        return np.asarray(plan_all(policy, blank(policy, obs.shape[1]), obs, begun, jax.random.key(0))[0])
+        return np.asarray(plan_all(policy, policy.blank(obs.shape[1]), obs, begun, jax.random.key(0))[0])
     return np.asarray(act_all(policy, jnp.asarray(obs), None))
 
 
@@ -159,6 +160,7 @@ LOGGED = {
 }
 LOGGED["mbop"] = {"model_loss", "reward_loss", "prior_loss", "return_loss"}
 LOGGED["tsmbop"] = {"model_loss", "reward_loss", "cloning", "value_loss", "v"}
+LOGGED["diffuser"] = {"denoising_loss", "action_loss", "value_loss"}
 LOGGED["td3tsbc"] = LOGGED["td3bc"]
 LOGGED["mopo"] = LOGGED["morel"] = LOGGED["cql"] - {"gap"} | {"imagined_reward", "doubt", "ended"}
 
@@ -251,12 +253,28 @@ def test_improved_data_go_with_methods_for_them_only():
         ("mbop", {"rule": "ant-medium"}, "no rule 'ant-medium'; known are hopper-medium, "),
         ("mbop", {"discount": 0.9}, "mbop has no setting 'discount'"),
         ("tsmbop", {"discount": 1.0}, "discount must be"),
+        ("diffuser", {"width": 12}, "width must be a multiple of 8, not 12"),
+        ("diffuser", {"blocks": 0}, "blocks must be at least 1"),
+        ("diffuser", {"plan_horizon": 12}, "plan_horizon 12 cannot be halved 3 times; give a multiple of 8"),
+        ("diffuser", {"diffusion_steps": 0}, "diffusion_steps must be at least 1"),
+        ("diffuser", {"samples": 0}, "samples must be at least 1"),
+        ("diffuser", {"guide_scale": float("nan")}, "guide_scale must not be below 0, as nan is"),
+        ("diffuser", {"guide_stop": -1}, "guide_stop must not be below 0, as -1 is"),
+        ("diffuser", {"discount": 1.1}, "discount must be from 0 to 1"),
+        ("diffuser", {"ema": 1.0}, "ema from 0 to below 1"),
+        ("diffuser", {"action_weight": 0.0}, "action_weight must be above 0"),
+        ("diffuser", {"end_penalty": float("inf")}, "end_penalty a number"),
         ("tsmbop", {"value_rate": 0.0}, "value_rate must be above 0"),
     ],
 )
 def test_impossible_settings(method, bad, sentence):
     with pytest.raises(InputError, match=sentence):
         configure(method, **bad)
+
+
+def test_diffuser_needs_a_future():
+    with pytest.raises(InputError, match="all trajectories have one step, so there is no future to plan"):
+        train("diffuser", random_dataset(0, (1, 1, 1)))
 
 
 # -- losses -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trajstitch.improving import improve, improve_run, write_report
     from trajstitch.inverse import InverseConfig
     from trajstitch.methods import train
-    from trajstitch.mppi import Planner
+    from trajstitch.planner import Planner
     from trajstitch.policy import Policy, load_policy, save_policy
     from trajstitch.recording import collect, collect_mixture
     from trajstitch.reward import RewardConfig
@@ -38,7 +38,7 @@ _HOME = {
     "collect": "recording",
     "collect_mixture": "recording",
     "evaluate": "scores",
-    "Planner": "mppi",
+    "Planner": "planner",
     "Policy": "policy",
     "load_policy": "policy",
     "save_policy": "policy",

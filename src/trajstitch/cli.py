@@ -24,6 +24,7 @@ from trajstitch.train_options import (
     MOPO,
     TD3,
     Cloning,
+    Diffuser,
     ModelBased,
     MOReL,
     Offline,
@@ -185,13 +186,15 @@ class Train(Command):
             "cql",
             "mbop",
             "tsmbop",
+            "diffuser",
             "mopo",
             "morel",
         ]
     ]
     """bc: squared error; percent-bc: on the best trajectories; gaussian-bc: likelihood; weighted-bc: by value;
     td3bc, iql, cql: offline RL; td3tsbc: td3bc on the original, then on the improved data; mbop: planning at every
-    step; tsmbop: mbop with policy and value of the improved data; mopo, morel: offline RL in a learnt world."""
+    step; tsmbop: mbop with policy and value of the improved data; diffuser: planning by guided diffusion; mopo,
+    morel: offline RL in a learnt world."""
     data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
     improved: Annotated[Positional[str | None], tyro.conf.arg(metavar="[IMPROVED]", help_behavior_hint="")] = None
@@ -207,9 +210,9 @@ class Train(Command):
     rate: float | None = None
     """Adam's learning rate."""
     width: int | None = None
-    """Units of a hidden layer."""
+    """Units of a hidden layer; diffuser: channels of the finest level."""
     depth: int | None = None
-    """Hidden layers."""
+    """Hidden layers; diffuser: levels, each half as fine as the one before."""
     raw: bool = False
     """Feed observations as they are, not scaled to mean 0 and std 1."""
     every: int | None = None
@@ -237,6 +240,7 @@ class Train(Command):
     iql: tyro.conf.OmitArgPrefixes[IQL] = IQL()
     cql: tyro.conf.OmitArgPrefixes[CQL] = CQL()
     mbop: tyro.conf.OmitArgPrefixes[MBOP] = MBOP()
+    diffuser: tyro.conf.OmitArgPrefixes[Diffuser] = Diffuser()
     model_based: tyro.conf.OmitArgPrefixes[ModelBased] = ModelBased()
     mopo: tyro.conf.OmitArgPrefixes[MOPO] = MOPO()
     morel: tyro.conf.OmitArgPrefixes[MOReL] = MOReL()
@@ -253,7 +257,7 @@ class Train(Command):
         settings = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         groups = (
             *(self.several, self.cloning, self.offline, self.td3, self.iql, self.cql),
-            *(self.mbop, self.model_based, self.mopo, self.morel),
+            *(self.mbop, self.diffuser, self.model_based, self.mopo, self.morel),
         )
         for group in groups:
             settings |= given(group)

@@ -21,7 +21,7 @@ from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Metrics, Table, check_sizes
 from trajstitch.method import Method, check_rewards, check_two, paper_rule
-from trajstitch.mppi import ActionModel, Cloned, Planner, ReturnModel, Search, StateEnd, StepModel
+from trajstitch.mppi import MPPI, ActionModel, Cloned, ReturnModel, Search, StateEnd, StepModel
 from trajstitch.nets import MLP, Range, Scale
 from trajstitch.value import ValueConfig
 
@@ -96,7 +96,7 @@ class MBOP(Method):
             net, scale, Range.of(action), Scale.of(table["next_obs"] - obs), Scale.of(table["reward"])
         )
 
-    def init(self, table: Table, key: Array) -> Planner:
+    def init(self, table: Table, key: Array) -> MPPI:
         """Fresh ensembles."""
         step_key, prior_key, end_key = jax.random.split(key, 3)
         step = self.step_model(table, step_key)
@@ -104,7 +104,7 @@ class MBOP(Method):
         prior = ActionModel(self.ensemble(states + actions, actions, prior_key), step.scale, step.range)
         end_net = self.ensemble(states + actions, 1, end_key)
         end = ReturnModel(end_net, step.scale, step.range, Scale.of(table["total"]))
-        return Planner(step, prior, end, step.range, self.search)
+        return MPPI(step.range, step, prior, end, self.search)
 
     def loss(self, model: Any, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Three squared errors of one transition, each of its own ensemble, means over heads and columns."""
@@ -161,12 +161,12 @@ class TSMBOP(MBOP):
         assert improved is not None  # by check
         yield self, side_by_side(step_table(data), step_table(improved)), self.fit.steps
 
-    def init(self, table: Table, key: Array) -> Planner:
+    def init(self, table: Table, key: Array) -> MPPI:
         """Fresh networks."""
         step_key, prior_key, end_key = jax.random.split(key, 3)
         step, better = self.step_model(table, step_key), improved_rows(table)
         prior = Cloned(self._clone.init(better, prior_key))
-        return Planner(step, prior, StateEnd(self._value.init(better, end_key)), step.range, self.search)
+        return MPPI(step.range, step, prior, StateEnd(self._value.init(better, end_key)), self.search)
 
     def loss(self, model: Any, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """f_m's loss on the original data, cloning and the Bellman error on the improved."""
@@ -183,7 +183,7 @@ class TSMBOP(MBOP):
         kinds = {"value": optax.adam(self.value_rate), "others": super().optimiser()}
         return optax.multi_transform(kinds, value_and_others)
 
-    def after(self, model: Planner) -> Planner:
+    def after(self, model: MPPI) -> MPPI:
         """The value's targets follow."""
         assert isinstance(model.end, StateEnd)
         return eqx.tree_at(lambda m: m.end.value, model, self._value.after(model.end.value))
@@ -197,7 +197,7 @@ def step_loss(step: StepModel, row: Mapping[str, Array]) -> tuple[Array, Metrics
     return loss, {"model_loss": loss, "reward_loss": error[-1]}
 
 
-def ensembles(model: Planner) -> Any:
+def ensembles(model: MPPI) -> Any:
     """True for the weights L2 is for."""
     of_mbop = isinstance(model.prior, ActionModel)
 
@@ -207,7 +207,7 @@ def ensembles(model: Planner) -> Any:
     return eqx.tree_at(nets, jax.tree.map(lambda _: False, model), jax.tree.map(lambda _: True, nets(model)))
 
 
-def value_and_others(model: Planner) -> Any:
+def value_and_others(model: MPPI) -> Any:
     """Which optimiser each array has."""
     labels = jax.tree.map(lambda _: "others", model)
     return eqx.tree_at(lambda m: m.end, labels, jax.tree.map(lambda _: "value", model.end))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.fit import Learner, Table
+from trajstitch.planner import Planner
 from trajstitch.policy import Policy
 from trajstitch.progress import Tell, silent
-
-if TYPE_CHECKING:
-    from trajstitch.mppi import Planner
 
 _Rule = TypeVar("_Rule")
 

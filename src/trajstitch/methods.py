@@ -15,6 +15,7 @@ from trajstitch import fit
 from trajstitch.bc import BC, WeightedBC
 from trajstitch.cql import CQL
 from trajstitch.data import Dataset
+from trajstitch.diffuser import Diffuser
 from trajstitch.errors import InputError
 from trajstitch.iql import IQL
 from trajstitch.judge import Judge, Judged, judge_run
@@ -22,7 +23,7 @@ from trajstitch.mbop import MBOP, TSMBOP
 from trajstitch.method import Method
 from trajstitch.mopo import MOPO
 from trajstitch.morel import MOReL
-from trajstitch.mppi import Planner
+from trajstitch.planner import Planner
 from trajstitch.policy import Policy, load_policy, save_policy, stack
 from trajstitch.progress import Tell, silent
 from trajstitch.run import Run
@@ -39,6 +40,7 @@ METHODS: dict[str, Method] = {
     "cql": CQL(),
     "mbop": MBOP(),
     "tsmbop": TSMBOP(),
+    "diffuser": Diffuser(),
     "mopo": MOPO(),
     "morel": MOReL(),
 }
@@ -66,7 +68,7 @@ def train(
     tell: Tell = silent,
     **settings: Any,
 ) -> Policy | Planner:
-    """Train in memory and return the policy (of mbop and tsmbop: the planner) of one seed, or `seeds` stacked.
+    """Train in memory and return the policy (or planner, where the method plans) of one seed, or `seeds` stacked.
 
     td3tsbc and tsmbop take the `improved` data as well.
     """

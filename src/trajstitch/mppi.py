@@ -9,7 +9,7 @@ heads for all its steps, so samples are laid out by head, and each layer of each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from jax import Array
 from trajstitch.errors import InputError
 from trajstitch.fit import check_sizes
 from trajstitch.nets import MLP, Range, Scale
+from trajstitch.planner import Planner
 from trajstitch.policy import Policy
 from trajstitch.value import Value
 
@@ -141,14 +142,25 @@ def _joined(obs: Array, action: Array) -> Array:
 # -- the planner -----------------------------------------------------------------------------------------------
 
 
-class Planner(eqx.Module):
-    """What is played instead of a Policy; every array may have a leading axis P, as a Policy's."""
+class MPPI(Planner):
+    """One planner, or P of them."""
 
     step: StepModel
     prior: ActionModel | Cloned
     end: ReturnModel | StateEnd
-    range: Range
     search: Search = eqx.field(static=True)
+
+    def blank(self, episodes: int) -> Memory:
+        """Nothing done and nothing planned."""
+        shape = (self.count, episodes, self.action_dim)
+        plan = jnp.zeros((*shape[:2], self.search.horizon, shape[2]))
+        return Memory(jnp.zeros(shape), plan)
+
+    def plan(self, memory: Memory, obs: Array, begun: Array, key: Array) -> tuple[Array, Memory]:
+        """The first actions of new plans."""
+        plan = search_plan(self, memory, obs, begun, jax.random.normal(key, noise_shape(self, len(obs))))
+        action = plan[:, 0]
+        return action, Memory(action, jnp.concatenate([plan[:, 1:], plan[:, -1:]], 1))
 
     @property
     def scale(self) -> Scale:
@@ -159,16 +171,6 @@ class Planner(eqx.Module):
     def obs_dim(self) -> int:
         """S."""
         return self.scale.mean.shape[-1]
-
-    @property
-    def action_dim(self) -> int:
-        """A."""
-        return self.range.low.shape[-1]
-
-    @property
-    def count(self) -> int | None:
-        """P, or None for a single planner."""
-        return self.range.low.shape[0] if self.range.low.ndim == 2 else None
 
     @property
     def heads(self) -> int:
@@ -183,20 +185,13 @@ class Memory(NamedTuple):
     plan: Array  # [B, H, A], for the steps to come; the last one is there twice
 
 
-def blank(planner: Planner, episodes: int) -> Memory:
-    """A memory of P planners for `episodes` that have not begun."""
-    shape = (planner.count, episodes, planner.action_dim)
-    plan = jnp.zeros((*shape[:2], planner.search.horizon, shape[2]))
-    return Memory(jnp.zeros(shape), plan)
-
-
-def noise_shape(planner: Planner, episodes: int) -> tuple[int, ...]:
+def noise_shape(planner: MPPI, episodes: int) -> tuple[int, ...]:
     """[H, E, B, n, A], for `search_plan`."""
     each = -(-planner.search.samples // planner.heads)
     return planner.search.horizon, planner.heads, episodes, each, planner.action_dim
 
 
-def search_plan(planner: Planner, memory: Memory, obs: Array, begun: Array, noise: Array) -> Array:
+def search_plan(planner: MPPI, memory: Memory, obs: Array, begun: Array, noise: Array) -> Array:
     """Plans [B, H, A] for observations [B, S]; where `begun` [B] an episode starts and has no past.
 
     a_t = f_b(s_t, A_{t-1}) + σ·noise,  A_t = (1 - β)·a_t + β·T_t of the last plan,  s_{t+1} and r_t by f_m,
@@ -220,16 +215,3 @@ def search_plan(planner: Planner, memory: Memory, obs: Array, begun: Array, nois
     weight = jax.nn.softmax(search.kappa * total, (0, 2))  # takes the largest off first
     plan = jnp.stack([jnp.sum(weight[..., None] * action, (0, 2)) for action in actions], 1)
     return jnp.clip(plan, span.low, span.high)  # a mean of actions in range, but for rounding
-
-
-@jax.jit
-def plan_all(planner: Planner, memory: Memory, obs: Array, begun: Array, key: Array) -> tuple[Array, Memory]:
-    """The first actions [P, B, A] of P planners' plans for their own observations [P, B, S], and what to remember.
-
-    All planners draw the same noise, so one is the same alone and in company.
-    """
-    noise = jax.random.normal(key, noise_shape(planner, obs.shape[1]))
-    search: Any = eqx.filter_vmap(search_plan, in_axes=(0, 0, 0, 0, None))
-    plan = search(planner, memory, obs, begun, noise)
-    action = plan[:, :, 0]
-    return action, Memory(action, jnp.concatenate([plan[:, :, 1:], plan[:, :, -1:]], 2))

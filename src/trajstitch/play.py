@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trajstitch.data import Bool, Float, Trajectory
 from trajstitch.envs import Env
 from trajstitch.errors import InputError
-from trajstitch.mppi import Planner, blank, plan_all
+from trajstitch.planner import Planner, plan_all
 from trajstitch.policy import Policy, act_all, stacked
 
 # Observations [B, S] of all environments, and where an episode has just begun [B] -> actions [B, A]. The latter is
@@ -116,9 +116,9 @@ def _choices(policy: Policy, seed: int | None) -> Act:
 
 
 def _plans(planner: Planner, each: int, seed: int) -> Act:
-    """Actions [P, B, A] of planners, which remember their last plans."""
+    """Actions [P, B, A] of planners, which may remember their last plans."""
     planner = stacked(planner)
-    memory, key = blank(planner, each), jax.random.key(seed)
+    memory, key = planner.blank(each), jax.random.key(seed)
     calls = itertools.count()
 
     def choose(obs: Float, begun: Bool) -> NDArray[Any]:

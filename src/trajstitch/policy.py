@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -23,11 +23,9 @@ from trajstitch.formats import reading
 from trajstitch.formats.npz import read_arrays, write_arrays
 from trajstitch.keep import DESCRIPTION, from_arrays, to_arrays
 from trajstitch.nets import MLP, Linear, Range, Scale
+from trajstitch.planner import Planner
 
-if TYPE_CHECKING:
-    from trajstitch.mppi import Planner  # which has policies as parts
-
-Played = TypeVar("Played", "Policy", "Planner", "Policy | Planner")
+Played = TypeVar("Played", bound="Policy | Planner")
 Head = Literal["tanh", "gaussian", "tanh-gaussian"]
 HEADS: tuple[Head, ...] = ("tanh", "gaussian", "tanh-gaussian")
 LOG_STD = (-20.0, 2.0)  # bounds of a Gaussian head, as SAC has them
@@ -152,8 +150,6 @@ def policy_info(source: str | Path) -> dict[str, Any]:
 
 
 def _planner(arrays: dict[str, Any]) -> Planner:
-    from trajstitch.mppi import Planner
-
     kept = from_arrays(arrays)
     if not isinstance(kept, Planner):
         raise InputError(f"this file holds a {type(kept).__name__}, not a policy or planner")

@@ -12,7 +12,7 @@ import numpy as np
 from trajstitch import envs
 from trajstitch.data import Bool, Dataset, Float, Trajectory, concatenate, from_trajectories
 from trajstitch.errors import InputError
-from trajstitch.mppi import Planner
+from trajstitch.planner import Planner
 from trajstitch.play import Act, actor, play
 from trajstitch.policy import Policy, load_policy
 from trajstitch.progress import Tell, silent

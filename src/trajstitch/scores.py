@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trajstitch import envs
 from trajstitch.data import Info
 from trajstitch.errors import InputError
-from trajstitch.mppi import Planner
+from trajstitch.planner import Planner
 from trajstitch.play import actor, play
 from trajstitch.policy import Policy, load_policy, policy_info, stacked
 from trajstitch.progress import Tell, silent

@@ -24,7 +24,12 @@ class Several:
     """The paper's settings for this data set, such as hopper-medium-replay: td3tsbc's switch, the search of mbop
     and tsmbop."""
     samples: Count = None
-    """cql: actions from each of three sources (10); mbop, tsmbop: imagined futures (the rule's, else 100)."""
+    """cql: actions from each of three sources (10); mbop, tsmbop: imagined futures (the rule's, else 100);
+    diffuser: plans drawn (64)."""
+    plan_horizon: Count = None
+    """mbop, tsmbop: steps of an imagined future (the rule's, else 2); diffuser: of a plan (32)."""
+    discount: Number = None
+    """Offline RL, tsmbop: of future rewards (0.99); diffuser: the same (0.997)."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,6 @@ class Cloning:
 class Offline:
     """Of td3bc, td3tsbc, iql, cql, mopo and morel, and of tsmbop's value function."""
 
-    discount: Number = None
-    """Of future rewards (0.99)."""
     target_rate: Number = None
     """How fast target networks follow (0.005)."""
 
@@ -137,8 +140,6 @@ class MBOP:
     """Networks of each ensemble (3)."""
     l2: Number = None
     """Pull of their weights to 0 (1e-5)."""
-    plan_horizon: Count = None
-    """Steps of an imagined future (the rule's, else 2)."""
     kappa: Number = None
     """How much more a better future counts (the rule's, else 1)."""
     sigma: Number = None
@@ -147,6 +148,30 @@ class MBOP:
     """Share of the last plan in the new one (the rule's, else 0)."""
     value_rate: Number = None
     """tsmbop: Adam's learning rate of the value function (3e-4)."""
+
+
+@dataclass(frozen=True)
+class Diffuser:
+    """Of diffuser."""
+
+    blocks: Count = None
+    """Residual blocks of each level, down and up (2)."""
+    diffusion_steps: Count = None
+    """From noise to a plan (20)."""
+    guide_scale: Number = None
+    """Of a push along the return's slope, in units of the reward (0.1; 0: no guidance)."""
+    guide_steps: Count = None
+    """Pushes a diffusion step (2)."""
+    guide_stop: Count = None
+    """The last diffusion steps, which push no more (2)."""
+    sample_noise: Number = None
+    """Std of what is drawn at a diffusion step, in units of the posterior's (0.5)."""
+    end_penalty: Number = None
+    """Off the last reward of an episode that really ended (100; give 0 where an end is a success)."""
+    action_weight: Number = None
+    """Of the first action in the loss (10)."""
+    ema: Number = None
+    """How much of the average of weights, which is played, stays at a step (0.995)."""
 
 
 def given(group: Any) -> dict[str, Any]:
