@@ -91,7 +91,7 @@ class Diffuser(Sampling, Method):
         if data.length.max() < 2:
             raise InputError("all trajectories have one step, so there is no future to plan; give longer ones")
 
-    def table(self, data: Dataset) -> Table:
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
         """Where windows start, what is earned from there on, and the columns they are cut of."""
         total = discounted_return(data, self.discount, self.end_penalty)
         start = np.flatnonzero(is_start(data, self.plan_horizon))
