@@ -27,7 +27,18 @@ from trajstitch.judge import Judge
 from trajstitch.methods import METHODS, train_run
 from trajstitch.stitch import PRESETS
 
+MOPO = {  # its authors' length of rollouts and penalty
+    "hopper-medium": (5, 5.0),
+    "halfcheetah-medium": (1, 1.0),
+    "walker2d-medium": (5, 5.0),
+}
 NAMES = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
+
+
+def paper_name(name: str) -> str:
+    """What the paper calls a data set."""
+    env, _, kind = name.partition("-")
+    return f"{env}-medium-replay" if kind == "replay" else name
 
 
 def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) -> dict[str, Any]:
@@ -35,7 +46,11 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
     runs = asked.runs / name
     options: dict[str, Any] = {"seeds": asked.seeds, "steps": asked.steps, "every": asked.every}
     if method in ("td3tsbc", "mbop", "tsmbop"):
-        options["rule"] = name.replace("-replay", "-medium-replay")
+        options["rule"] = paper_name(name)
+    if method in ("mopo", "morel"):
+        options["terminate"] = "env"  # as published
+    if method == "mopo":
+        options |= dict(zip(("rollout_steps", "penalty"), MOPO.get(name, (5, 1.0)), strict=True))
     if method in ("td3tsbc", "tsmbop"):
         _, result = improve_run(data, PRESETS[asked.preset], runs / "improve")
         options["improved"] = result.dataset

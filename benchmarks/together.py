@@ -3,9 +3,9 @@
     python benchmarks/together.py hopper --methods td3bc td3tsbc iql --shared FOLDER
 
 FOLDER and the data are those of benchmarks/stitching.py. The seeds of all data sets are members of one training,
-each of which draws from rows of its own. td3tsbc goes on from td3bc's members: until its switch it is td3bc. Each
-data set and method has a run directory under --runs, scored by another process while training goes on; results are
-written to --out as benchmarks/methods.py writes them.
+each of which draws from rows of its own. td3tsbc goes on from td3bc's members: until its switch it is td3bc, with
+the same checkpoints. Each data set and method has a run directory under --runs, begun anew each time and scored by
+another process while training goes on; results are written to --out as benchmarks/methods.py writes them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -27,13 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from methods import line
+from methods import line, paper_name
 from stitching import make_data
 
 from trajstitch import fit
 from trajstitch.data import Dataset
 from trajstitch.files import write_json
-from trajstitch.fit import State, Table
+from trajstitch.fit import Fit, State, Table
 from trajstitch.formats import load, save
 from trajstitch.improving import improve_run
 from trajstitch.judge import Judge, judge_run
@@ -42,9 +43,10 @@ from trajstitch.methods import configure
 from trajstitch.policy import save_policy
 from trajstitch.run import Run
 from trajstitch.stitch import PRESETS
-from trajstitch.td3bc import TD3TSBC, FrozenCritic, without_repeats
+from trajstitch.td3bc import TD3TSBC, FrozenCritic, Switch, without_repeats
 
 KINDS = ("medium", "medium-expert", "replay")
+METHODS = ("bc", "td3bc", "td3tsbc", "iql", "cql")
 Save = Callable[[State], None]
 
 
@@ -54,10 +56,10 @@ Save = Callable[[State], None]
 def prepare(asked: argparse.Namespace) -> None:
     """One data set and, where td3tsbc needs it, what stitching makes of it."""
     folder = asked.runs / asked.prepare
-    if not (folder / "data.traj").exists():
-        save(make_data(asked.prepare, asked.shared, asked.transitions), folder / "data.traj")
+    data = make_data(asked.prepare, asked.shared, asked.transitions)
+    save(data, folder / "data.traj", overwrite=True)
     if "td3tsbc" in asked.methods:
-        improve_run(load(folder / "data.traj"), PRESETS[asked.preset], folder / "improve")
+        improve_run(data, PRESETS[asked.preset], folder / "improve", overwrite=True)
 
 
 def improved(folder: Path, asked: argparse.Namespace) -> Dataset:
@@ -110,10 +112,9 @@ def train_stitched(
     states: dict[int, State], names: list[str], runs: dict[str, Run], data: list[Table], asked: argparse.Namespace
 ) -> None:
     """TD3+TS+BC from td3bc's members at the first switch on; one training with, one without a frozen critic."""
-    rules = [configure("td3tsbc", steps=asked.steps, rule=rule(name)) for name in names]
-    switches = [config.switched for config in rules if isinstance(config, TD3TSBC)]
-    later = [without_repeats(rules[0].table(improved(asked.runs / name, asked))) for name in names]
     plain = configure("td3bc", steps=asked.steps)
+    switches = [switch_of(name, asked.steps) for name in names]
+    later = [without_repeats(plain.table(improved(asked.runs / name, asked))) for name in names]
     frozen = FrozenCritic(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)})
     for freeze in (False, True):
         chosen = [i for i, switch in enumerate(switches) if switch.freeze_critic == freeze]
@@ -130,9 +131,9 @@ def train_stitched(
             state = advance(frozen if freeze else plain, state, tables, asked, b, keep)
 
 
-def rule(name: str) -> str:
-    """The paper's name of a data set."""
-    return name.replace("-replay", "-medium-replay")
+def switch_of(name: str, steps: int) -> Switch:
+    """The paper's rule for a data set."""
+    return TD3TSBC(rule=paper_name(name), fit=Fit(steps=steps)).switched
 
 
 def train_all(asked: argparse.Namespace) -> None:
@@ -147,28 +148,40 @@ def train_all(asked: argparse.Namespace) -> None:
         tables = [config.table(one) for one in data]
         runs = [open_run(method, name, one, asked) for name, one in zip(names, data, strict=True)]
         branch = method == "td3bc" and "td3tsbc" in asked.methods
-        switches = {configure("td3tsbc", steps=asked.steps, rule=rule(name)).switched.step for name in names}  # type: ignore[attr-defined]
+        switches = {switch_of(name, asked.steps).step for name in names} if branch else set()
         state, states = start(config, tables, asked.seeds), {}
-        for until in sorted((switches if branch else set()) | {asked.steps}):
+        for until in sorted(switches | {asked.steps}):
             state = states[until] = advance(config, state, tables, asked, until, saver(config, runs, asked.seeds))
         note_time(runs, time.monotonic() - asked.begun, len(names), asked)
         if branch:
+            asked.begun = time.monotonic()
             stitched = {n: open_run("td3tsbc", n, one, asked) for n, one in zip(names, data, strict=True)}
+            for run in runs:
+                copy_shared(run, stitched[run.path.parent.name])
             train_stitched(states, names, stitched, tables, asked)
-            note_time(list(stitched.values()), time.monotonic() - asked.begun, len(names), asked)
+            note_time(list(stitched.values()), None, len(names), asked)
 
 
 def open_run(method: str, name: str, data: Dataset, asked: argparse.Namespace) -> Run:
     """The run directory of a method on a data set."""
     settings = {"method": method, "steps": asked.steps, "seeds": asked.seeds, "every": asked.every}
     about = {"fingerprint": data.fingerprint, "transitions": data.transitions, "info": dict(data.info)}
-    return Run.open(asked.runs / name / method, {**settings, "data": about}, overwrite=True)
+    return Run.open(asked.runs / name / method, {**settings, "data": about})
 
 
-def note_time(runs: Sequence[Run], seconds: float, together: int, asked: argparse.Namespace) -> None:
-    """How long training took, which says too that it is over."""
+def copy_shared(run: Run, stitched: Run) -> None:
+    """td3bc's checkpoints up to the switch, which are td3tsbc's too."""
+    stitched.checkpoint(0).parent.mkdir(exist_ok=True)
+    for step in run.steps():
+        if step <= switch_of(run.path.parent.name, run.settings()["steps"]).step:
+            stitched.checkpoint(step).hardlink_to(run.checkpoint(step))  # whole or not at all, since judges look
+
+
+def note_time(runs: Sequence[Run], seconds: float | None, together: int, asked: argparse.Namespace) -> None:
+    """How long training took, unless it was part of another's, which says too that it is over."""
+    took = {"seconds": seconds and round(seconds, 1), "together": together * asked.seeds}
     for run in runs:
-        write_json(run.path / "time.json", {"seconds": round(seconds, 1), "together": together * asked.seeds})
+        write_json(run.path / "time.json", took)
 
 
 # -- scores ------------------------------------------------------------------------------------------------------
@@ -204,7 +217,7 @@ def report(name: str, method: str, run: Run, summary: dict[str, Any], asked: arg
         "steps": asked.steps,
         "seconds": took["seconds"],  # of all members together
         "members_together": took["together"],
-        "steps_a_second": round(asked.steps / took["seconds"], 1),
+        "steps_a_second": took["seconds"] and round(asked.steps / took["seconds"], 1),
         **summary,
         "command": f"python benchmarks/together.py {asked.words}",
     }
@@ -218,7 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("env", choices=("hopper", "halfcheetah", "walker2d"))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--methods", nargs="+", default=["td3bc", "td3tsbc", "iql"])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["td3bc", "td3tsbc", "iql"])
     parser.add_argument("--shared", type=Path, default=Path("shared"))
     parser.add_argument("--runs", type=Path, default=Path("runs/together"))
     parser.add_argument("--out", type=Path, default=Path("results/methods"))
@@ -231,6 +244,8 @@ def main() -> None:
     parser.add_argument("--prepare", help="used by the script itself")
     parser.add_argument("--judge", help="used by the script itself")
     asked = parser.parse_args()
+    if "td3tsbc" in asked.methods and "td3bc" not in asked.methods:
+        parser.error("td3tsbc goes on from td3bc; ask for both")
     asked.words = " ".join(sys.argv[1:]).partition(" --judge")[0]
     if asked.prepare:
         prepare(asked)
@@ -238,16 +253,25 @@ def main() -> None:
     if asked.judge:
         judge_all(asked)
         return
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the children share one GPU
     own = [sys.executable, *sys.argv]
     names = [f"{asked.env}-{kind}" for kind in asked.kinds]
+    for name in names:
+        for method in asked.methods:
+            shutil.rmtree(asked.runs / name / method, ignore_errors=True)
     preparing = [subprocess.Popen([*own, "--prepare", name]) for name in names]
     if any([child.wait() for child in preparing]):
         sys.exit("a data set could not be prepared")
     on_cpu = {**os.environ, "JAX_PLATFORMS": "cpu"}
     judging = [subprocess.Popen([*own, "--judge", name], env=on_cpu) for name in names]
-    train_all(asked)
-    for child in judging:
-        child.wait()
+    try:
+        train_all(asked)
+    except BaseException:
+        for child in judging:
+            child.kill()
+        raise
+    if any([child.wait() for child in judging]):
+        sys.exit("a data set could not be scored")
 
 
 if __name__ == "__main__":

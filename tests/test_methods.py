@@ -149,9 +149,11 @@ def test_what_is_learnt_first_is_told_and_not_learnt_again(world, tmp_path, monk
 
 
 def test_a_finished_run_is_not_repeated(world, tmp_path, monkeypatch):
-    train_run("bc", world, tmp_path / "run", **SMALL)
+    run, _ = train_run("bc", world, tmp_path / "run", **SMALL)
+    (run.path / "state.npz").touch()  # killed before it was forgotten
     monkeypatch.setattr(methods.fit, "run", lambda *a: pytest.fail("trained again"))
     run, _ = train_run("bc", world, tmp_path / "run", **SMALL)
+    assert not (run.path / "state.npz").exists()
     assert [line["step"] for line in run.metrics()] == run.steps() == [10, 20, 30]
 
 
@@ -194,8 +196,9 @@ def test_what_a_run_says_of_itself(world, tmp_path):
     assert load_policy(tmp_path / "alone.npz").count == 2
 
 
+@pytest.mark.parametrize("value", [0, -1])
 @pytest.mark.parametrize(("setting", "sentence"), [("seeds", "seeds must"), ("every", "checkpoint every")])
-def test_impossible_runs_leave_nothing(world, tmp_path, setting, sentence):
+def test_impossible_runs_leave_nothing(world, tmp_path, setting, sentence, value):
     with pytest.raises(InputError, match=sentence):
-        train_run("bc", world, tmp_path / "run", **{**SMALL, setting: -1})
+        train_run("bc", world, tmp_path / "run", **{**SMALL, setting: value})
     assert not (tmp_path / "run").exists()

@@ -574,6 +574,35 @@ def test_the_integral_over_all_actions():
         np.testing.assert_allclose(found, known, atol=0.04)
 
 
+def test_the_temperature_holds_the_entropy_that_is_asked_for():
+    """It has no slope where the policy's entropy is the target, and falls where there is more of it."""
+    model, table = fresh(SAC(width=8))
+    noise = jnp.array([0.3, -0.2])
+    entropy = -float(draw(model.actor, table["obs"][0], noise)[1])
+
+    def slope_at(target):
+        config = SAC(width=8, target_entropy=target)
+        return float(jax.grad(lambda m: config.actor_loss(m, table["obs"][0], noise)[0])(model).log_temperature)
+
+    assert slope_at(entropy) == pytest.approx(0, abs=1e-5)
+    assert slope_at(entropy - 1) == pytest.approx(1, abs=1e-5)
+    assert slope_at(None) == pytest.approx(slope_at(-2.0))
+
+
+def test_cql_looks_at_no_action_outside_the_range():
+    """Where an action never changes, the uniform ones do not either."""
+    data = replace(DATA, action=np.stack([DATA.action[:, 0], np.full(DATA.transitions, 0.7, np.float32)], 1))
+    config = CQL(width=8, depth=1)
+    table = config.table(data)
+    model = jax.tree.map(lambda leaf: leaf[0], fit.start(config, table, (0,)).model)
+    noise, uniform = jnp.zeros((2, 2)), jnp.array([[1.0, 1.0], [-1.0, -1.0]])
+
+    def critic(obs, action):
+        return jnp.full(2, jnp.where(jnp.abs(action[1] - 0.7) < 1e-6, 0.0, 1e6))
+
+    assert (log_integral(critic, model.actor, table["obs"][0], table["obs"][1], noise, uniform) < 1e3).all()
+
+
 def test_cql_gradients_stay_in_their_part():
     """The actor does not feel the conservative term, nor the critic the actor's loss; targets feel nothing."""
     config = CQL(width=32, depth=2, samples=2, min_q_weight=0.0)

@@ -58,7 +58,7 @@ def log_integral(
         for state, part in zip((obs, next_obs), jnp.split(noise, 2), strict=True)
     )
     span, log_density = actor.range, jnp.full(len(uniform), -uniform.shape[1] * jnp.log(2.0))
-    action = jnp.concatenate([(span.low + span.high) / 2 + span.half * uniform, here[0], there[0]])
+    action = jnp.concatenate([span.middle + (span.high - span.low) / 2 * uniform, here[0], there[0]])
     q = jax.vmap(critic, (None, 0))(obs, action)
     weighed = q - jnp.concatenate([log_density, here[1], there[1]])[:, None]
     return jax.nn.logsumexp(weighed, axis=0) - jnp.log(len(weighed))

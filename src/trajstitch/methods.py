@@ -102,7 +102,7 @@ def train_run(
     config = configure(method, **settings)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
-    every = every or _chunk(config)
+    every = _chunk(config) if every is None else every
     if every < 1:
         raise InputError(f"a checkpoint every {every} steps is not possible; give at least 1")
     config.check(data, improved)
@@ -130,7 +130,7 @@ def train_run(
             judge_run(run, judge)
     if not last.exists():
         save_policy(load_policy(run.checkpoint(config.schedule.steps)), last, data.info)
-        run.forget_state()
+    run.forget_state()
     judged = judge_run(run, judge, tell) if judge else None
     if judged:
         save_policy(best_policies(run, judged), run.path / "policy-best.npz", data.info, overwrite=True)

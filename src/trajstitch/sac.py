@@ -34,6 +34,7 @@ class SAC(OfflineRL):
     """Soft actor-critic, which methods make fit for offline data each in its own way."""
 
     actor_rate: float = 3e-4  # also of the temperature
+    target_entropy: float | None = None  # of the policy; minus the number of actions unless given, SAC's choice
     fit: Fit = Fit(steps=1_000_000, batch=256, rate=3e-4)
 
     def __post_init__(self) -> None:
@@ -60,8 +61,8 @@ class SAC(OfflineRL):
         action, log_density = draw(model.actor, obs, noise)
         policy_q = jnp.min(fixed.critic(obs, action))
         loss = temperature * log_density - policy_q
-        # The entropy is kept at minus the number of actions, SAC's choice.
-        temperature_loss = -model.log_temperature * (stop_gradient(log_density) - model.actor.action_dim)
+        entropy = -model.actor.action_dim if self.target_entropy is None else self.target_entropy
+        temperature_loss = -model.log_temperature * (stop_gradient(log_density) + entropy)
         metrics = {"actor_loss": loss, "policy_q": policy_q, "entropy": -log_density, "temperature": temperature}
         return loss + temperature_loss, metrics
 

@@ -82,12 +82,14 @@ class IQL:
 
 @dataclass(frozen=True)
 class CQL:
-    """Of cql; the last also of mopo and morel."""
+    """Of cql; the last two also of mopo and morel."""
 
     min_q_weight: Number = None
     """Of the conservative term (5; 10 on data of experts)."""
     actor_rate: Number = None
     """Adam's learning rate of actor and temperature (1e-4; mopo, morel: 3e-4); --rate is the critic's."""
+    target_entropy: Number = None
+    """The policy's entropy is kept at this (minus the number of actions; mopo: -3)."""
 
 
 @dataclass(frozen=True)
