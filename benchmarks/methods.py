@@ -93,7 +93,8 @@ def line(name: str, method: str, result: dict[str, Any]) -> str:
     cells = [name, method, f"{result['seeds']} × {result['steps']:,}"]
     for which in ("last", "best"):
         scores = result[which]["normalised"]
-        cells.append(f"{scores['mean']:.1f} ± {scores['std_over_seeds']:.1f}")
+        spread = scores["std_over_seeds"]
+        cells.append(f"{scores['mean']:.1f}" + ("" if spread is None else f" ± {spread:.1f}"))
     cells.append("–" if result["steps_a_second"] is None else f"{result['steps_a_second']:,.0f}")
     return "| " + " | ".join(cells) + " |"
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import h5py
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,7 +19,10 @@ from trajstitch import train_options
 from trajstitch.cli import Train, main
 from trajstitch.formats import load, save
 from trajstitch.methods import METHODS
+from trajstitch.nets import Range, Scale
+from trajstitch.policy import Policy, save_policy
 from trajstitch.recording import collect
+from trajstitch.run import Run
 
 
 @pytest.fixture
@@ -60,6 +65,18 @@ def test_inspect(result, call, hdf5):
     assert call("inspect", hdf5, "--quiet")[1] == ""
 
 
+def test_the_environment_can_be_named(result, call, hdf5, tmp_path):
+    data = collect("random", "Hopper-v5", 50)
+    nameless, named = tmp_path / "nameless.npz", tmp_path / "named.npz"
+    save(dataclasses.replace(data, info={}), nameless)
+    assert result("inspect", nameless)["normalised_return"] is None
+    assert "not named in the data" in call("inspect", nameless)[1]
+    assert result("inspect", nameless, "--env", "Hopper-v5")["normalised_return"] is not None
+    result("convert", nameless, named, "--env", "Hopper-v5", "--physics", "d4rl")
+    assert (load(named).info["env_id"], load(named).info["physics"]) == ("Hopper-v5", "d4rl")
+    assert load(named).fingerprint == data.fingerprint
+
+
 def test_convert_there_and_back(result, hdf5, tmp_path, data):
     for a, b in ((hdf5, "x.traj"), (tmp_path / "x.traj", "y.npz"), (tmp_path / "y.npz", "z.h5")):
         assert result("convert", a, tmp_path / b)["fingerprint"] == data.fingerprint
@@ -85,6 +102,28 @@ def test_collect_train_evaluate(result, call, tmp_path, pendulum):
     _, text, _ = call("evaluate", out, "--episodes", 2)
     assert "last" in text
     assert "best" in text
+
+
+def test_one_seed_has_no_spread_and_an_unfinished_run_says_so(call, result, tmp_path, pendulum):
+    out = tmp_path / "run"
+    words = ("train", "bc", pendulum, "--out", out, *SMALL[:4], "--width", 8, "--batch", 16)
+    assert result(*words, "--seeds", 1, "--episodes", 1)["last"]["raw"]["std_over_seeds"] is None
+    assert "1 seed × 1 episode" in call("evaluate", out, "--episodes", 1)[1]
+    (out / "checkpoints" / "000000040.npz").unlink()
+    said = " ".join(call("evaluate", out, "--episodes", 1)[1].split())
+    assert "unfinished at step 20 of 40" in said
+
+
+def test_a_run_of_another_job_is_never_replaced(call, tmp_path, pendulum):
+    run = Run.open(tmp_path / "better", {"config": {}, "seed": 0, "data": {"info": {}}})
+    (run.path / "improved.hdf5").write_text("hours of work")
+    code, _, err = call("train", "bc", pendulum, "--out", run.path, *SMALL, "--overwrite")
+    assert code == 2
+    assert "holds a run of improve, not of train" in err
+    assert (run.path / "improved.hdf5").read_text() == "hours of work"
+    code, _, err = call("evaluate", run.path)
+    assert code == 2
+    assert "is a run of improve; train on" in err
 
 
 def test_percent_and_gaussian(result, tmp_path, pendulum):
@@ -261,7 +300,15 @@ def test_zero_length_episodes(call, tmp_path, data):
         (("train", "td3tsbc", "DATA", "demo", "--out", "OUT"), "data of one environment"),
         (("train", "tsmbop", "DATA", "--out", "OUT"), "train tsmbop ORIGINAL IMPROVED"),
         (("train", "mbop", "DATA", "--out", "OUT", "--beta", "1"), "beta must be from 0 to below 1"),
-        (("convert", "DATA", "DATA"), "exists already; choose another name or pass --overwrite"),
+        (("train", "bc", "DATA", "--out", "OUT", "--rate", "0"), "rate must be above 0, not 0"),
+        (("convert", "DATA", "DATA", "--overwrite"), "cannot be converted into itself"),
+        (("convert", "DATA", "FILE"), "exists already; choose another name or pass --overwrite"),
+        (("convert", "DATA", "OUT.npz", "--env", "Hopper-v5"), "but Hopper-v5 has 11 and 3"),
+        (("inspect", "DATA", "--env", "Hopper-v5"), "but Hopper-v5 has 11 and 3"),
+        (
+            ("collect", "--mix", "a.npz:0.5", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"),
+            "not a.npz:0.5",
+        ),
         (("convert", "DATA", "x.csv"), "names no format"),
         (("collect", "random", "--env", "Nowhere-v0", "--steps", "5", "--out", "OUT.npz"), "Nowhere"),
         (("collect", "random", "--env", "Hopper-v5", "--steps", "5", "--out", "DATA"), "exists already"),
@@ -269,7 +316,9 @@ def test_zero_length_episodes(call, tmp_path, data):
         (("collect", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "either one POLICY or --mix"),
         (("collect", "--mix", "a", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "FILE:SHARE"),
         (("evaluate", "OUT.npz", "--env", "Hopper-v5"), "no such policy"),
-        (("evaluate", "nowhere.npz"), "names no environment; give --env"),
+        (("evaluate", "nowhere.npz"), "no such policy"),
+        (("evaluate", "DATA"), "carries no policy"),
+        (("evaluate", "FILE"), "names no environment; give --env"),
         (("collect", "random", "--env", "Hopper-v5", "--steps", "5", "--out", "x.csv"), "names no format"),
         (("collect", "random", "--env", "Nowhere-v0", "--steps", "5", "--out", "NEW/x.npz"), "check the id"),
         (
@@ -283,7 +332,8 @@ def test_zero_length_episodes(call, tmp_path, data):
 )
 def test_mistakes(call, hdf5, tmp_path, words, sentence):
     place = {"DATA": hdf5, "OUT": tmp_path / "out", "OUT.npz": tmp_path / "out.npz", "FOLDER": tmp_path,
-             "NEW/x.npz": tmp_path / "new" / "sub" / "x.npz"}  # fmt: skip
+             "NEW/x.npz": tmp_path / "new" / "sub" / "x.npz", "FILE": tmp_path / "policy.npz"}  # fmt: skip
+    save_policy(Policy.init(Scale.unit(3), Range(-jnp.ones(2), jnp.ones(2)), jax.random.key(0)), place["FILE"])
     before = sorted(tmp_path.rglob("*"))
     code, out, err = call(*[place.get(word, word) for word in words])
     assert code == 2

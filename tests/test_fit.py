@@ -141,7 +141,9 @@ def test_divergence_is_said():
         train(Fit(steps=200, batch=4, rate=1e30), 100)
 
 
-@pytest.mark.parametrize("bad", [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"rate": float("nan")}])
+@pytest.mark.parametrize(
+    "bad", [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"rate": float("nan")}, {"patience": -1}]
+)
 def test_impossible_settings(bad):
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match=f"{next(iter(bad))} must"):
         Fit(**bad)

@@ -107,7 +107,8 @@ def test_the_same_seed_gives_the_same_policy_and_another_another(trained):
 def test_a_seed_is_the_same_alone_and_in_company(trained):
     method, run = trained
     config = configure(method, **{k: v for k, v in settings(method).items() if k != "improved"})
-    learner, table, _ = next(config.stages(world_of(method), settings(method).get("improved")))
+    data = world_of(method)
+    learner, table, _ = next(config.stages(data, settings(method).get("improved"), config.prepare(data)))
     state, _ = next(fit.run(learner, fit.start(learner, table, [1]), table, [1], 50))
     single, _ = aims(config.policy(state.model))
     together, _ = aims(load_policy(run.checkpoint(50)))

@@ -137,7 +137,7 @@ def test_bootstrap_interval_covers_the_mean_as_often_as_it_says():
     assert 0.88 <= hits / 200 <= 1
     assert interval(np.full((3, 4), 7.0)) == (7.0, 7.0)
     assert spread(np.array([[1.0, 3.0], [5.0, 3.0]])) == pytest.approx(np.std([2, 4], ddof=1))
-    assert spread(np.ones((1, 5))) == 0
+    assert spread(np.ones((1, 5))) is None
 
 
 # -- recording ----------------------------------------------------------------------------------------------------

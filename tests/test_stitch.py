@@ -21,9 +21,9 @@ from trajstitch.improving import improve_run
 from trajstitch.inverse import InverseConfig
 from trajstitch.keep import keep, note_of, recall
 from trajstitch.reward import RewardConfig
-from trajstitch.stitch import PRESETS, Improve, Models, improve
+from trajstitch.stitch import PRESETS, Improve, Models, check_data, improve
 from trajstitch.value import ValueConfig
-from worlds import datasets, walk_dataset
+from worlds import datasets, random_dataset, walk_dataset
 
 
 class Anywhere:
@@ -159,25 +159,21 @@ def test_nothing_to_stitch_changes_nothing():
         assert not result.seams.stitched.any()
 
 
-def test_zero_rewards_are_no_mistake():
-    data = dataclasses.replace(crossing(), reward=np.zeros(10, np.float32))
-    flat = Models(Anywhere(), Difference(), _Zero(), SecondColumn())
-    assert (
-        improve(data, Improve(graph=GraphConfig(epsilon=2.0)), models=flat).dataset.fingerprint == data.fingerprint
-    )
-
-
-class _Zero:
-    def rewards(self, obs, action, next_obs, key):
-        return np.zeros(len(obs), np.float32)
-
-
 def test_own_models_into_a_run_directory(tmp_path):
     config = Improve(graph=GraphConfig(epsilon=2.0))
     in_memory = improving.improve(crossing(), config, models=OWN)
     on_disk = improving.improve(crossing(), config, models=OWN, out=tmp_path / "run")
     assert on_disk.dataset.fingerprint == in_memory.dataset.fingerprint
     assert load(tmp_path / "run" / "improved.hdf5").fingerprint == in_memory.dataset.fingerprint
+
+
+def test_rewards_that_say_nothing_are_refused():
+    """Zeros never do; another constant does where lengths differ, since longer is then better."""
+    data = random_dataset(0, (5, 5, 5))
+    for reward in (0.0, 2.0):
+        with pytest.raises(InputError, match=f"all rewards are {reward:g}"):
+            check_data(dataclasses.replace(data, reward=np.full(15, reward, np.float32)))
+    check_data(dataclasses.replace(random_dataset(0, (5, 6)), reward=np.full(11, 2, np.float32)))
 
 
 def test_what_cannot_be_stitched_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json as json_module
 import os
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional
@@ -31,6 +32,9 @@ from trajstitch.train_options import (
     Several,
     given,
 )
+
+if TYPE_CHECKING:
+    from trajstitch.data import Dataset
 
 # What a command needs is imported in its `run`, so that --help answers at once.
 
@@ -70,6 +74,10 @@ class Inspect(Command):
     """Time limit of the episodes, for a file that records no time-outs."""
     flatten: bool = False
     """Put Minari's Dict observations into one vector."""
+    env: str | None = None
+    """The data's Gymnasium id, where the file names none; for normalised scores."""
+    physics: Physics | None = None
+    """The data's simulator, where the file names none: d4rl, or gymnasium's."""
 
     def run(self) -> dict[str, Any]:
         """See the class."""
@@ -78,6 +86,7 @@ class Inspect(Command):
 
         with bar("loading", self.quiet) as tell:
             data = load(self.data, horizon=self.horizon, flatten=self.flatten, tell=tell)
+        data = _named(data, self.env, self.physics)
         summary = summarise(data)
         if not self.quiet:
             show(data, summary, self.data)
@@ -96,6 +105,10 @@ class Convert(Command):
     """Time limit of the episodes, for a file that records no time-outs."""
     flatten: bool = False
     """Put Minari's Dict observations into one vector."""
+    env: str | None = None
+    """The data's Gymnasium id, to be written down in the target."""
+    physics: Physics | None = None
+    """The data's simulator, likewise: d4rl, or gymnasium's."""
     overwrite: bool = False
     """Replace the target if it exists."""
 
@@ -103,8 +116,11 @@ class Convert(Command):
         """See the class."""
         from trajstitch.formats import load, save
 
+        if Path(self.source).resolve() == Path(self.target).resolve():
+            raise InputError(f"{self.source} cannot be converted into itself; choose another name")
         with bar("converting", self.quiet) as tell:
             data = load(self.source, horizon=self.horizon, flatten=self.flatten, tell=tell)
+            data = _named(data, self.env, self.physics)
             save(data, self.target, overwrite=self.overwrite)
         self.say(f"{data!r} written to {self.target}")
         return {"source": self.source, "target": self.target, "fingerprint": data.fingerprint}
@@ -304,7 +320,8 @@ class Train(Command):
             self.say(_score_table(self.out, {"last": judged.last.summary(), "best": judged.best.summary()}))
             result |= judged.summary()
         else:
-            self.say(f"{self.out}/policy.npz: trained; score it with trajstitch evaluate {self.out} --env ID")
+            where = "" if env else " --env ID"
+            self.say(f"{self.out}/policy.npz: trained; score it with trajstitch evaluate {self.out}{where}")
         return result
 
 
@@ -328,24 +345,25 @@ class Evaluate(Command):
     def run(self) -> dict[str, Any]:
         """See the class."""
         from trajstitch.judge import Judge, judge_run
-        from trajstitch.policy import policy_info
+        from trajstitch.policy import load_policy, policy_info
         from trajstitch.run import Run
         from trajstitch.scores import evaluate
 
         if not Path(self.policy).is_dir():
-            known = policy_info(self.policy)
+            policy, known = load_policy(self.policy), policy_info(self.policy)
             env = self.env or known.get("env_id")
             if not env:
                 raise InputError(f"{self.policy} names no environment; give --env, such as --env Hopper-v5")
             physics = self.physics or known.get("physics", "gymnasium")
             with bar("evaluating", self.quiet) as tell:
                 scores = evaluate(
-                    self.policy,
+                    policy,
                     env,
                     episodes=self.episodes,
                     physics=physics,
                     seed=self.seed,
                     stochastic=self.stochastic,
+                    info=known,
                     horizon=self.env_horizon,
                     tell=tell,
                 )
@@ -354,6 +372,10 @@ class Evaluate(Command):
         if self.stochastic:
             raise InputError("--stochastic is for a policy file; give RUN/policy.npz")
         run = Run.existing(self.policy)
+        if run.job != "train":
+            raise InputError(
+                f"{self.policy} is a run of {run.job}; train on the data in it, then evaluate that run"
+            )
         info = run.settings()["data"]["info"]
         env = self.env or info.get("env_id")
         if not env:
@@ -362,7 +384,9 @@ class Evaluate(Command):
         judge = Judge(env, physics, self.episodes, 10_000 + self.seed, self.env_horizon)
         with bar("evaluating", self.quiet) as tell:
             judged = judge_run(run, judge, tell)
-        self.say(_score_table(self.policy, {"last": judged.last.summary(), "best": judged.best.summary()}))
+        reached, steps = judged.step[-1], run.settings()["config"]["fit"]["steps"]
+        title = self.policy if reached == steps else f"{self.policy}, unfinished at step {reached:,} of {steps:,},"
+        self.say(_score_table(title, {"last": judged.last.summary(), "best": judged.best.summary()}))
         return judged.summary()
 
 
@@ -440,6 +464,16 @@ class Bench(Command):
         return result
 
 
+def _named(data: Dataset, env: str | None, physics: Physics | None) -> Dataset:
+    """The data set with what was said of it; InputError where it cannot be of that environment."""
+    said = {name: value for name, value in (("env_id", env), ("physics", physics)) if value}
+    if env:
+        from trajstitch.judge import Judge
+
+        Judge(env, physics or "gymnasium").check(data)
+    return dataclasses.replace(data, info={**data.info, **said}) if said else data
+
+
 def _share(text: str) -> tuple[str, float]:
     name, _, share = text.rpartition(":")
     try:
@@ -451,7 +485,7 @@ def _share(text: str) -> tuple[str, float]:
 
 def _policy_file(name: str) -> str:
     """The file itself, or the file of that name with .npz."""
-    return name if name == "random" or Path(name).exists() else f"{name}.npz"
+    return name if name == "random" or Path(name).suffix or Path(name).exists() else f"{name}.npz"
 
 
 def _score_table(title: str, rows: dict[str, dict[str, Any]]) -> Any:
@@ -462,7 +496,7 @@ def _score_table(title: str, rows: dict[str, dict[str, Any]]) -> Any:
     table = Table(
         title=Text(
             f"{title} on {first['env']}, physics {first['physics']}: "
-            f"{first['seeds']} seeds × {first['episodes']} episodes"
+            f"{_count(first['seeds'], 'seed')} × {_count(first['episodes'], 'episode')}"
         ),
         title_justify="left",
     )
@@ -470,16 +504,21 @@ def _score_table(title: str, rows: dict[str, dict[str, Any]]) -> Any:
         table.add_column(name, justify="right" if name else "left")
     for name, row in rows.items():
         raw, normalised = row["raw"], row["normalised"]
+        single = row["seeds"] * row["episodes"] == 1  # of which nothing is known but itself
         table.add_row(
             name,
             f"{raw['mean']:.1f}",
-            "{:.1f} – {:.1f}".format(*raw["interval95"]),
-            f"{raw['std_over_seeds']:.1f}",
+            "–" if single else "{:.1f} – {:.1f}".format(*raw["interval95"]),
+            "–" if raw["std_over_seeds"] is None else f"{raw['std_over_seeds']:.1f}",
             f"{normalised['mean']:.1f}" if normalised else "no reference",
-            "{:.1f} – {:.1f}".format(*normalised["interval95"]) if normalised else "",
+            "–" if single or not normalised else "{:.1f} – {:.1f}".format(*normalised["interval95"]),
             f"{row['length']:.0f}",
         )
     return table
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many} {what}" if many == 1 else f"{many} {what}s"
 
 
 COMMANDS: dict[str, Callable[..., Command]] = {

@@ -38,8 +38,11 @@ class Fit:
     patience: int = 0  # stop after this many twentieths of the steps without a better held-out loss; 0: never
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch < 1 or not self.rate > 0 or self.patience < 0:
-            raise InputError("steps and batch must be at least 1, rate above 0 and patience not below 0")
+        check_sizes(self, "steps", "batch")
+        if not self.rate > 0:
+            raise InputError(f"rate must be above 0, not {self.rate:g}")
+        if self.patience < 0:
+            raise InputError(f"patience must not be below 0, as {self.patience} is")
 
 
 @dataclass(frozen=True)

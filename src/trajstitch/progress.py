@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -14,7 +16,7 @@ def silent(done: int, total: int, note: str = "") -> None:
 
 @contextmanager
 def bar(label: str, quiet: bool = False) -> Iterator[Tell]:
-    """A progress bar on stderr, drawn once work has told of itself; on a terminal only."""
+    """A progress bar on stderr, drawn once work has told of itself; where that is no terminal, a line a minute."""
     if quiet:
         yield silent
         return
@@ -29,13 +31,33 @@ def bar(label: str, quiet: bool = False) -> Iterator[Tell]:
         TextColumn("{task.fields[note]}"),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    if not console.is_terminal:
+        yield lines(label)
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=None, note="")
 
         def tell(done: int, total: int, note: str = "") -> None:
             progress.update(task, completed=done, total=total, note=note)
 
         yield tell
+
+
+def lines(label: str, every: float = 60.0) -> Tell:
+    """For a log: after so many seconds, a line on stderr with what is done and the time left."""
+    begin = last = time.monotonic()
+
+    def tell(done: int, total: int, note: str = "") -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < every:
+            return
+        last = now
+        left = (now - begin) * (total - done) / max(done, 1) / 60
+        words = f"{label}: {done:,} of {total:,}, about {left:.0f} minutes left"
+        print(f"{words}, {note}" if note else words, file=sys.stderr, flush=True)
+
+    return tell
 
 
 @contextmanager

@@ -47,6 +47,8 @@ class Run:
         if run._is_ours():
             if run.settings() == json.loads(json.dumps(config)):
                 return run
+            if run.job != _job(config):
+                raise InputError(f"{path} holds a run of {run.job}, not of {_job(config)}; choose another name")
             if not overwrite:
                 raise InputError(
                     f"{path} holds a run with other settings or data; choose another name or pass --overwrite"
@@ -80,6 +82,11 @@ class Run:
             return "trajstitch" in json.loads(self._config.read_text())["versions"]
         except (OSError, ValueError, KeyError, TypeError):
             return False
+
+    @property
+    def job(self) -> str:
+        """The command whose run this is: train or improve."""
+        return _job(self.settings())
 
     def settings(self) -> dict[str, Any]:
         """What the run was asked to do."""
@@ -135,3 +142,7 @@ class Run:
         """All recorded lines."""
         file = self.path / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _job(settings: dict[str, Any]) -> str:
+    return "train" if "method" in settings else "improve"

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def spread(scores: NDArray[Any]) -> float:
-    """Standard deviation over seeds of each seed's mean, scores [P, E]; 0 for one seed."""
-    return float(scores.mean(1).std(ddof=1)) if len(scores) > 1 else 0.0
+def spread(scores: NDArray[Any]) -> float | None:
+    """Standard deviation over seeds of each seed's mean, scores [P, E]; one seed has none."""
+    return float(scores.mean(1).std(ddof=1)) if len(scores) > 1 else None
 
 
 def interval(scores: NDArray[Any], level: float = 0.95, draws: int = 2000, seed: int = 0) -> tuple[float, float]:

@@ -196,6 +196,11 @@ def check_data(data: Dataset) -> None:
         raise InputError("stitching needs at least two trajectories; this data set has one")
     if data.length.max() < 2:
         raise InputError("every trajectory has one step, so there is nothing to go on with after a stitch")
+    one = data.reward[0]
+    if (data.reward == one).all() and (one == 0 or (data.length == data.length[0]).all()):
+        raise InputError(
+            f"all rewards are {one:g}, so no trajectory is better than another; give data with rewards"
+        )
 
 
 def _train_models(

@@ -57,6 +57,8 @@ def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
     s = summary
     if "env_id" in data.info:
         add("environment", f"{data.info['env_id']}, physics {data.info.get('physics', 'gymnasium')}")
+    else:
+        add("environment", "not named in the data; --env ID gives normalised scores")
     add("episodes", f"{s['episodes']:,} ({s['terminals']:,} terminal, {s['timeouts']:,} cut by a time limit)")
     add("transitions", f"{s['transitions']:,} of {s['obs_dim']} observations and {s['action_dim']} actions")
     add("length", _line(s["length"]))

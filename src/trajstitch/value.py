@@ -24,7 +24,7 @@ class ValueConfig(Learner):
     width: int = 256
     discount: float = 0.99
     target_rate: float = 0.005
-    warm: bool = True  # later iterations go on from the last network instead of a fresh one
+    warm: bool = True  # whether later iterations go on from the last network, or else from a fresh one
     fit: Fit = Fit(steps=100_000, batch=256, rate=3e-4)
 
     def __post_init__(self) -> None:

@@ -37,7 +37,10 @@ _ERRORS = {
     ),
 }
 _SIZES = {
-    "epsilon": ("ε, the radius of a neighbourhood", "half the median step unless given"),
+    "epsilon": (
+        "ε, the radius of a neighbourhood",
+        "unless given, the median step of the data, or half of it from 300,000 states on",
+    ),
     "candidates": ("candidate steps looked at", ""),
     "edges": ("of them more plausible than the recorded step", "these are the edges"),
     "share_of_states_with_an_edge": ("share of steps with at least one edge", ""),
