@@ -25,11 +25,14 @@ from trajstitch.train_options import (
     MOPO,
     TD3,
     Cloning,
+    Count,
     Diffuser,
     ModelBased,
     MOReL,
+    Number,
     Offline,
     Several,
+    Text,
     given,
 )
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 # What a command needs is imported in its `run`, so that --help answers at once.
 
 Physics = Literal["gymnasium", "d4rl"]
+Maybe = Annotated[Physics | None, tyro.conf.arg(metavar="{gymnasium,d4rl}", help_behavior_hint="")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +74,13 @@ class Inspect(Command):
 
     data: Positional[str]
     """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
-    horizon: int | None = None
+    horizon: Count = None
     """Time limit of the episodes, for a file that records no time-outs."""
     flatten: bool = False
     """Put Minari's Dict observations into one vector."""
-    env: str | None = None
+    env: Text = None
     """The data's Gymnasium id, where the file names none; for normalised scores."""
-    physics: Physics | None = None
+    physics: Maybe = None
     """The data's simulator, where the file names none: d4rl, or gymnasium's."""
 
     def run(self) -> dict[str, Any]:
@@ -101,13 +105,13 @@ class Convert(Command):
     """What to read: a file, d4rl:NAME, minari:ID or demo."""
     target: Positional[str]
     """What to write: its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
-    horizon: int | None = None
+    horizon: Count = None
     """Time limit of the episodes, for a file that records no time-outs."""
     flatten: bool = False
     """Put Minari's Dict observations into one vector."""
-    env: str | None = None
+    env: Text = None
     """The data's Gymnasium id, to be written down in the target."""
-    physics: Physics | None = None
+    physics: Maybe = None
     """The data's simulator, likewise: d4rl, or gymnasium's."""
     overwrite: bool = False
     """Replace the target if it exists."""
@@ -146,7 +150,7 @@ class Collect(Command):
     """Take the most likely action instead of drawing one."""
     noise: float = 0.0
     """Add Gaussian noise of this std, in half-ranges of the action."""
-    horizon: int | None = None
+    horizon: Count = None
     """Time limit, where the environment has none of its own."""
     overwrite: bool = False
     """Replace the output if it exists."""
@@ -219,31 +223,31 @@ class Train(Command):
     """The run directory; the same command goes on with a run that was stopped."""
     seeds: int = 3
     """Trained side by side, from --seed on."""
-    steps: int | None = None
-    """Gradient steps."""
-    batch: int | None = None
-    """Transitions a step."""
-    rate: float | None = None
-    """Adam's learning rate."""
-    width: int | None = None
-    """Units of a hidden layer; diffuser: channels of the finest level."""
-    depth: int | None = None
-    """Hidden layers; diffuser: levels, each half as fine as the one before."""
+    steps: Count = None
+    """Gradient steps (bc methods, mbop, tsmbop: 100000; others 1000000)."""
+    batch: Count = None
+    """Transitions a step (256; mbop, tsmbop: 512; diffuser: 64 windows)."""
+    rate: Number = None
+    """Adam's learning rate (bc methods, mbop, tsmbop: 1e-3; diffuser: 2e-4; others 3e-4)."""
+    width: Count = None
+    """Units of a hidden layer (256; mbop, tsmbop: 500); diffuser: channels of the finest level (32)."""
+    depth: Count = None
+    """Hidden layers (2; cql: 3); diffuser: levels, each half as fine as the one before (4)."""
     raw: bool = False
     """Feed observations as they are, not scaled to mean 0 and std 1."""
-    every: int | None = None
+    every: Count = None
     """Steps between checkpoints; a twentieth of all unless given."""
-    env: str | None = None
+    env: Text = None
     """Evaluate every checkpoint here; the data set's own environment unless given."""
-    physics: Physics | None = None
+    physics: Maybe = None
     """Of the simulator; the data set's own unless given."""
     episodes: int = 10
     """A seed and checkpoint."""
-    env_horizon: int | None = None
+    env_horizon: Count = None
     """Time limit, where the environment has none of its own."""
     no_evaluation: bool = False
     """Only train."""
-    horizon: int | None = None
+    horizon: Count = None
     """Time limit of the episodes, for a file that records no time-outs."""
     flatten: bool = False
     """Put Minari's Dict observations into one vector."""
@@ -331,15 +335,15 @@ class Evaluate(Command):
 
     policy: Positional[str]
     """A run directory of train, or a policy file."""
-    env: str | None = None
+    env: Text = None
     """Gymnasium id; for a run, the environment of its data unless given."""
-    physics: Physics | None = None
+    physics: Maybe = None
     """d4rl: the masses of the simulator that recorded D4RL's data."""
     episodes: int = 10
     """A seed and checkpoint."""
     stochastic: bool = False
     """Draw actions instead of taking the most likely; for a policy file."""
-    env_horizon: int | None = None
+    env_horizon: Count = None
     """Time limit, where the environment has none of its own."""
 
     def run(self) -> dict[str, Any]:
@@ -444,9 +448,9 @@ class Bench(Command):
     """Training steps timed of each model."""
     states: int = 500
     """For the plain loop."""
-    nearest: int | None = None
+    nearest: Count = None
     """Neighbours of a state; as improve has it unless given."""
-    epsilon: float | None = None
+    epsilon: Number = None
     """Radius of the neighbourhood; as improve has it unless given."""
 
     def run(self) -> dict[str, Any]:
