@@ -6,7 +6,7 @@ from trajstitch.progress import bar, lines
 def test_a_log_gets_a_line_now_and_then(capsys):
     tell = lines("training", every=0)
     tell(1000, 4000, "loss 0.5")
-    assert capsys.readouterr().err == "training: 1,000 of 4,000, about 0 minutes left, loss 0.5\n"
+    assert capsys.readouterr().err == "training: 1,000 of 4,000, about 0 min left, loss 0.5\n"
     seldom = lines("training")
     seldom(1, 2)
     assert capsys.readouterr().err == ""

@@ -54,7 +54,7 @@ def lines(label: str, every: float = 60.0) -> Tell:
             return
         last = now
         left = (now - begin) * (total - done) / max(done, 1) / 60
-        words = f"{label}: {done:,} of {total:,}, about {left:.0f} minutes left"
+        words = f"{label}: {done:,} of {total:,}, about {left:.0f} min left"
         print(f"{words}, {note}" if note else words, file=sys.stderr, flush=True)
 
     return tell
