@@ -62,11 +62,6 @@ def prepare(asked: argparse.Namespace) -> None:
         improve_run(data, PRESETS[asked.preset], folder / "improve", overwrite=True)
 
 
-def improved(folder: Path, asked: argparse.Namespace) -> Dataset:
-    """What `prepare` made."""
-    return improve_run(load(folder / "data.traj"), PRESETS[asked.preset], folder / "improve")[1].dataset
-
-
 # -- training ----------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +109,7 @@ def train_stitched(
     """TD3+TS+BC from td3bc's members at the first switch on; one training with, one without a frozen critic."""
     plain = configure("td3bc", steps=asked.steps)
     switches = [switch_of(name, asked.steps) for name in names]
-    later = [without_repeats(plain.table(improved(asked.runs / name, asked))) for name in names]
+    later = [without_repeats(plain.table(load(asked.runs / name / "improve" / "improved.hdf5"))) for name in names]
     frozen = FrozenCritic(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)})
     for freeze in (False, True):
         chosen = [i for i, switch in enumerate(switches) if switch.freeze_critic == freeze]

@@ -16,7 +16,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from trajstitch.data import Int
-from trajstitch.products import ROUNDING, fill_up, left_factors, right_factors
+from trajstitch.products import ROUNDING, fill_up, largest_square, left_factors, right_factors
 
 ROWS = 128  # states asked for together
 _POINTS = 16  # of a small box
@@ -37,7 +37,7 @@ class Boxes:
         ends = np.stack([low.min(1), high.max(1)], 1)  # [large boxes, 2, S]
         filled = fill_up(ends.reshape(len(ends), -1), _COLUMNS).reshape(-1, _COLUMNS, 2, points.shape[1])
         self._large = filled.transpose(0, 3, 2, 1).copy()  # [calls, S, 2, 4096]
-        self._reach = float(np.einsum("ns,ns->n", points, points).max())
+        self._reach = largest_square(points)
 
     @cached_property
     def _right(self) -> NDArray[np.float32]:

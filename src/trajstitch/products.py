@@ -27,6 +27,11 @@ def right_factors(padded: NDArray[np.float32]) -> NDArray[np.float32]:
     return factors
 
 
+def largest_square(points: NDArray[np.float64]) -> float:
+    """The largest |p|²."""
+    return float(np.einsum("ns,ns->n", points, points).max())
+
+
 def left_factors(query: Any, np: Any = np) -> Any:
     """[q, |q|², 1]; of NumPy's arrays, or of another `np`'s."""
     square = np.sum(query**2, -1, keepdims=True)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.products import ROUNDING, fill_up, left_factors, right_factors
+from trajstitch.products import ROUNDING, fill_up, largest_square, left_factors, right_factors
 
 if TYPE_CHECKING:
     from trajstitch.neighbours import Tree
@@ -43,8 +43,8 @@ def make_tiles(points: NDArray[np.float64]) -> Tiles:
     padded = fill_up(points, TILE)
     right = right_factors(padded).reshape(-1, TILE // GROUP, GROUP, dims + 2)
     column = right.transpose(0, 3, 2, 1).reshape(-1, dims + 2, TILE)
-    reach = np.einsum("ns,ns->n", points, points).max()
-    return Tiles(jnp.asarray(padded.reshape(-1, GROUP, dims)), jnp.asarray(column), jnp.float32(reach))
+    reach = jnp.float32(largest_square(points))
+    return Tiles(jnp.asarray(padded.reshape(-1, GROUP, dims)), jnp.asarray(column), reach)
 
 
 def by_distances(tree: Tree, tiles: Tiles, a: int, count: int, radius: float) -> NDArray[np.intp]:
