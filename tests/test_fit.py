@@ -84,30 +84,40 @@ def test_what_is_yielded():
 class Odd(Line):
     """Says something at odd steps only."""
 
-    def step(self, model, memory, batch, key, count):
-        def say():
-            return count.astype(float)
+    turn = 2
 
-        model, memory, metrics = super().step(model, memory, batch, key, count)
-        return model, memory, {**metrics, "count": jax.lax.cond(count % 2 == 1, say, lambda: jnp.nan)}
+    def step(self, model, memory, batch, key, count, kind):
+        model, memory, metrics = super().step(model, memory, batch, key, count, kind)
+        return model, memory, metrics | ({"count": count.astype(float)} if kind == 1 else {})
 
 
 def test_a_number_is_the_mean_over_the_steps_that_have_it():
-    learner = Odd(Fit(steps=6, batch=4))
-    run = fit.run(learner, fit.start(learner, TABLE, (0, 1)), TABLE, (0, 1), 4)
-    (_, first), (_, rest) = run
-    np.testing.assert_array_equal(first["count"], [2, 2])  # of 1 and 3
-    np.testing.assert_array_equal(rest["count"], [5, 5])
+    """Also where a chunk begins or ends within a turn."""
+    learner = Odd(Fit(steps=8, batch=4))
+    run = fit.run(learner, fit.start(learner, TABLE, (0, 1)), TABLE, (0, 1), 3)
+    (_, first), (_, second), (_, third) = run
+    np.testing.assert_array_equal(first["count"], [1, 1])  # of steps 0, 1, 2
+    np.testing.assert_array_equal(second["count"], [4, 4])  # 3, 4, 5
+    np.testing.assert_array_equal(third["count"], [7, 7])  # 6, 7
     assert first["loss"].shape == (2,)
+
+
+@dataclass(frozen=True)
+class Seldom(Line):
+    """Works at every hundredth step only, too seldom for kinds of step."""
+
+    def step(self, model, memory, batch, key, count, kind):
+        model, memory, metrics = super().step(model, memory, batch, key, count, kind)
+        return model, memory, {**metrics, "work": jax.lax.cond(count % 100 == 0, lambda: 1.0, lambda: 0.0)}
 
 
 def test_what_is_done_at_some_steps_is_not_computed_at_the_others():
     """The choice stays one under vmap over seeds; were the step count theirs, both sides would be computed."""
-    learner = Odd(Fit(steps=6, batch=4))
+    learner = Seldom(Fit(steps=6, batch=4))
     state, table = fit.start(learner, TABLE, (0, 1)), {k: jnp.asarray(v) for k, v in TABLE.items()}
     keys = jnp.stack([jax.random.key(0), jax.random.key(1)])
     spans = jnp.array([(0, 64)] * 2)
-    program = str(jax.make_jaxpr(lambda state: fit._chunk(learner, 4, state, table, keys, spans))(state))
+    program = str(jax.make_jaxpr(lambda state: fit._chunk(learner, 4, 0, state, table, keys, spans))(state))
     assert "cond[" in program
 
 

@@ -2,7 +2,7 @@
 
 Steps run inside `lax.scan`, members under `vmap`, and the data stay on the device; the host sees a chunk's result
 only. Which rows step t of a member draws depends on the member's seed and t alone, so a run that is stopped and
-goes on, or is cut in other chunks, ends with the same numbers.
+goes on, or is cut in other chunks, ends with the same numbers (up to rounding where a chunk ends within a turn).
 """
 
 from __future__ import annotations
@@ -74,10 +74,18 @@ class Learner:
         """The optimiser's first state."""
         return self.optimiser().init(eqx.filter(model, eqx.is_inexact_array))
 
+    @property
+    def turn(self) -> int:
+        """Steps until the kinds of step repeat: 2 where a second network learns at every second one only."""
+        return 1
+
     def step(
-        self, model: Any, memory: Any, batch: Mapping[str, Any], key: Array, count: Array
+        self, model: Any, memory: Any, batch: Mapping[str, Any], key: Array, count: Array, kind: int
     ) -> tuple[Any, Any, Metrics]:
-        """One gradient step on a batch after `count` others; gives model, optimiser state and metrics."""
+        """One gradient step on a batch after `count` others; gives model, optimiser state and metrics.
+
+        `kind` is count % turn, known while compiling: a GPU that has to ask at each step what to do waits for it.
+        """
         loss = partial(mean_loss, self.loss, batch=batch, key=key)
         model, memory, metrics = descend(loss, model, memory, self.optimiser())
         return self.after(model), memory, metrics
@@ -147,7 +155,7 @@ def run(
     spans = jnp.array([(part.start, len(part)) for part in rows or [everything] * len(seeds)])
     while (done := int(state.step)) < steps:
         count = min(every - done % every, steps - done)
-        state, metrics = _chunk(learner, count, state, on_device, keys, spans)
+        state, metrics = _chunk(learner, count, done % learner.turn, state, on_device, keys, spans)
         mean = {name: np.asarray(value) for name, value in metrics.items()}
         if not np.isfinite(mean["loss"]).all():
             raise InputError(
@@ -197,26 +205,34 @@ def train_best(
     return (state.model if keep_last else best), history
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _chunk(
-    learner: Learner, count: int, state: State, table: Table, keys: Array, spans: Array
+    learner: Learner, count: int, first: int, state: State, table: Table, keys: Array, spans: Array
 ) -> tuple[State, Metrics]:
-    def member(model: Any, memory: Any, key: Array, span: Array, step: Array) -> tuple[Any, Any, Metrics]:
+    def member(kind: int, step: Array, model: Any, memory: Any, key: Array, span: Array) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
         index = span[0] + jax.random.randint(row_key, (learner.schedule.batch,), 0, span[1])
         batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
-        return learner.step(model, memory, batch, loss_key, step)
+        return learner.step(model, memory, batch, loss_key, step, kind)
 
-    def step(carry: State, _: None) -> tuple[State, Metrics]:
-        # The step count has no axis P, so what a learner does at some steps only is not computed at the others.
-        model, memory, metrics = eqx.filter_vmap(member, in_axes=(0, 0, 0, 0, None))(
-            carry.model, carry.memory, keys, spans, carry.step
-        )
-        return State(model, memory, carry.step + 1), metrics
+    def go(carry: State, kinds: Sequence[int]) -> tuple[State, dict[str, list[Array]]]:
+        """A step of each kind, and each metric [P] at the steps that have it."""
+        found: dict[str, list[Array]] = {}
+        for kind in kinds:
+            # The step count has no axis P, so what a learner does at some steps only is not computed at the others.
+            model, memory, metrics = eqx.filter_vmap(partial(member, kind, carry.step))(
+                carry.model, carry.memory, keys, spans
+            )
+            carry = State(model, memory, carry.step + 1)
+            for name, value in metrics.items():
+                found.setdefault(name, []).append(value)
+        return carry, found
 
-    state, values = jax.lax.scan(step, state, length=count)
-    # A number that a step does not have is nan there and left out; every step has a loss.
-    return state, {k: jnp.mean(v, 0) if k == "loss" else jnp.nanmean(v, 0) for k, v in values.items()}
+    kinds = [(first + i) % learner.turn for i in range(learner.turn)]
+    state, values = jax.lax.scan(lambda carry, _: go(carry, kinds), state, length=count // learner.turn)
+    state, rest = go(state, kinds[: count % learner.turn])
+    every = {name: jnp.concatenate([*parts, *[r[None] for r in rest.get(name, [])]]) for name, parts in values.items()}
+    return state, {name: jnp.mean(column, 0) for name, column in every.items()}
 
 
 @partial(jax.jit, static_argnums=0)

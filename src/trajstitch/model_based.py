@@ -79,7 +79,7 @@ class ModelBased(SAC):
         return {"adam": super().begin(model), "imagined": imagined}
 
     def step(
-        self, model: SoftActorCritic, memory: Any, batch: Batch, key: Array, count: Array
+        self, model: SoftActorCritic, memory: Any, batch: Batch, key: Array, count: Array, kind: int
     ) -> tuple[SoftActorCritic, Any, Metrics]:
         """SAC's step on a mixed batch, after new rollouts where they are due."""
         imagine_key, mix_key, loss_key = jax.random.split(key, 3)

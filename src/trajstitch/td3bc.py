@@ -83,13 +83,19 @@ class TD3BC(OfflineRL):
         metrics = {"actor_loss": loss, "policy_q": jnp.mean(q), "cloning": jnp.mean(error), "lambda": weight}
         return loss, metrics
 
+    @property
+    def turn(self) -> int:
+        """The actor learns at the last of these."""
+        return self.delay
+
     def step(
-        self, model: ActorCritic, memory: Any, batch: Batch, key: Array, count: Array
+        self, model: ActorCritic, memory: Any, batch: Batch, key: Array, count: Array, kind: int
     ) -> tuple[ActorCritic, Any, Metrics]:
         """A step of the critic, then, at every `delay`-th, one of the actor and of the targets."""
         model, memory, metrics = self.learn_critic(model, memory, batch, key)
-        due = count % self.delay == self.delay - 1
-        model, memory, more = jax.lax.cond(due, self.learn_actor, self.leave_actor, model, memory, batch)
+        if kind < self.delay - 1:
+            return model, memory, metrics
+        model, memory, more = self.learn_actor(model, memory, batch)
         return model, memory, metrics | more
 
     def learn_critic(
@@ -112,11 +118,6 @@ class TD3BC(OfflineRL):
         )
         del metrics["loss"]  # the critic's is the one of every step
         return model, {**memory, "actor": of_actor}, metrics
-
-    def leave_actor(self, model: ActorCritic, memory: Any, batch: Batch) -> tuple[ActorCritic, Any, Metrics]:
-        """What `learn_actor` says of a step without it."""
-        names = ("actor_loss", "policy_q", "cloning", "lambda")
-        return model, memory, dict.fromkeys(names, jnp.full((), jnp.nan))
 
 
 @dataclass(frozen=True)
