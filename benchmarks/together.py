@@ -1,11 +1,13 @@
-"""Model-free methods on all data sets of one environment at once, which takes a GPU little longer than one.
+"""Model-free methods on several data sets at once, which takes a GPU little longer than one.
 
-    python benchmarks/together.py hopper --methods td3bc td3tsbc iql --shared FOLDER
+    python benchmarks/together.py hopper-medium hopper-replay --methods td3bc td3tsbc iql --shared FOLDER
 
-FOLDER and the data are those of benchmarks/stitching.py. The seeds of all data sets are members of one training,
-each of which draws from rows of its own. td3tsbc goes on from td3bc's members: until its switch it is td3bc, with
-the same checkpoints. Each data set and method has a run directory under --runs, begun anew each time and scored by
-another process while training goes on; results are written to --out as benchmarks/methods.py writes them.
+FOLDER and the data are those of benchmarks/stitching.py; observations and actions must be of the same sizes, as
+those of HalfCheetah and Walker2d are. The seeds of all data sets are members of one training, each of which draws
+from rows of its own. td3tsbc goes on from td3bc's members: until its switch it is td3bc, with the same
+checkpoints; stitching is done meanwhile. Each data set and method has a run directory under --runs, begun anew
+each time and scored by another process while training goes on; data and stitching that are there are used again.
+Results are written to --out as benchmarks/methods.py writes them.
 """
 
 from __future__ import annotations
@@ -45,7 +47,6 @@ from trajstitch.run import Run
 from trajstitch.stitch import PRESETS
 from trajstitch.td3bc import TD3TSBC, FrozenCritic, Switch, without_repeats
 
-KINDS = ("medium", "medium-expert", "replay")
 METHODS = ("bc", "td3bc", "td3tsbc", "iql", "cql")
 Save = Callable[[State], None]
 
@@ -55,11 +56,20 @@ Save = Callable[[State], None]
 
 def prepare(asked: argparse.Namespace) -> None:
     """One data set and, where td3tsbc needs it, what stitching makes of it."""
-    folder = asked.runs / asked.prepare
-    data = make_data(asked.prepare, asked.shared, asked.transitions)
-    save(data, folder / "data.traj", overwrite=True)
+    file = asked.runs / asked.prepare / "data.traj"
+    if not file.exists():
+        save(make_data(asked.prepare, asked.shared, asked.transitions), file)
     if "td3tsbc" in asked.methods:
-        improve_run(data, PRESETS[asked.preset], folder / "improve", overwrite=True)
+        improve_run(load(file), PRESETS[asked.preset], file.parent / "improve")
+
+
+def wait_for(files: Sequence[Path], preparing: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Until all of them are there, or whoever was to make one has failed."""
+    while not any(child.poll() for child in preparing):
+        if all(file.exists() for file in files):
+            return
+        time.sleep(0.5)
+    sys.exit("a data set could not be prepared")
 
 
 # -- training ----------------------------------------------------------------------------------------------------
@@ -131,10 +141,12 @@ def switch_of(name: str, steps: int) -> Switch:
     return TD3TSBC(rule=paper_name(name), fit=Fit(steps=steps)).switched
 
 
-def train_all(asked: argparse.Namespace) -> None:
-    """Every method; the data are there."""
-    names = [f"{asked.env}-{kind}" for kind in asked.kinds]
-    data = [load(asked.runs / name / "data.traj") for name in names]
+def train_all(asked: argparse.Namespace, preparing: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Every method."""
+    names = asked.names
+    files = [asked.runs / name / "data.traj" for name in names]
+    wait_for(files, preparing)
+    data = [load(file) for file in files]
     for method in asked.methods:
         if method == "td3tsbc":
             continue
@@ -153,6 +165,7 @@ def train_all(asked: argparse.Namespace) -> None:
             stitched = {n: open_run("td3tsbc", n, one, asked) for n, one in zip(names, data, strict=True)}
             for run in runs:
                 copy_shared(run, stitched[run.path.parent.name])
+            wait_for([asked.runs / name / "improve" / "improved.hdf5" for name in names], preparing)
             train_stitched(states, names, stitched, tables, asked)
             note_time(list(stitched.values()), None, len(names), asked)
 
@@ -224,8 +237,7 @@ def report(name: str, method: str, run: Run, summary: dict[str, Any], asked: arg
 def main() -> None:
     """Prepare, then train and score side by side; parts of it where a child is asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("env", choices=("hopper", "halfcheetah", "walker2d"))
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("names", nargs="+")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["td3bc", "td3tsbc", "iql"])
     parser.add_argument("--shared", type=Path, default=Path("shared"))
     parser.add_argument("--runs", type=Path, default=Path("runs/together"))
@@ -250,19 +262,16 @@ def main() -> None:
         return
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the children share one GPU
     own = [sys.executable, *sys.argv]
-    names = [f"{asked.env}-{kind}" for kind in asked.kinds]
-    for name in names:
+    for name in asked.names:
         for method in asked.methods:
             shutil.rmtree(asked.runs / name / method, ignore_errors=True)
-    preparing = [subprocess.Popen([*own, "--prepare", name]) for name in names]
-    if any([child.wait() for child in preparing]):
-        sys.exit("a data set could not be prepared")
+    preparing = [subprocess.Popen([*own, "--prepare", name]) for name in asked.names]
     on_cpu = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    judging = [subprocess.Popen([*own, "--judge", name], env=on_cpu) for name in names]
+    judging = [subprocess.Popen(["nice", *own, "--judge", name], env=on_cpu) for name in asked.names]
     try:
-        train_all(asked)
+        train_all(asked, preparing)
     except BaseException:
-        for child in judging:
+        for child in (*judging, *preparing):
             child.kill()
         raise
     if any([child.wait() for child in judging]):

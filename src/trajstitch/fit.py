@@ -209,7 +209,9 @@ def train_best(
 def _chunk(
     learner: Learner, count: int, first: int, state: State, table: Table, keys: Array, spans: Array
 ) -> tuple[State, Metrics]:
-    def member(kind: int, step: Array, model: Any, memory: Any, key: Array, span: Array) -> tuple[Any, Any, Metrics]:
+    def member(
+        kind: int, step: Array, model: Any, memory: Any, key: Array, span: Array
+    ) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
         index = span[0] + jax.random.randint(row_key, (learner.schedule.batch,), 0, span[1])
         batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
@@ -219,7 +221,7 @@ def _chunk(
         """A step of each kind, and each metric [P] at the steps that have it."""
         found: dict[str, list[Array]] = {}
         for kind in kinds:
-            # The step count has no axis P, so what a learner does at some steps only is not computed at the others.
+            # The step count has no axis P, so what is done at some steps only is not computed at the others.
             model, memory, metrics = eqx.filter_vmap(partial(member, kind, carry.step))(
                 carry.model, carry.memory, keys, spans
             )
@@ -231,8 +233,9 @@ def _chunk(
     kinds = [(first + i) % learner.turn for i in range(learner.turn)]
     state, values = jax.lax.scan(lambda carry, _: go(carry, kinds), state, length=count // learner.turn)
     state, rest = go(state, kinds[: count % learner.turn])
-    every = {name: jnp.concatenate([*parts, *[r[None] for r in rest.get(name, [])]]) for name, parts in values.items()}
-    return state, {name: jnp.mean(column, 0) for name, column in every.items()}
+    for name, more in rest.items():
+        values[name].extend(value[None] for value in more)
+    return state, {name: jnp.mean(jnp.concatenate(parts), 0) for name, parts in values.items()}
 
 
 @partial(jax.jit, static_argnums=0)
