@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parent))
 from stitching import make_data
 
@@ -23,7 +25,7 @@ from trajstitch.data import Dataset
 from trajstitch.files import write_json
 from trajstitch.formats import load, save
 from trajstitch.improving import improve_run
-from trajstitch.judge import Judge
+from trajstitch.judge import Judge, Judged
 from trajstitch.methods import METHODS, train_run
 from trajstitch.stitch import PRESETS
 
@@ -70,7 +72,15 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
         "steps_a_second": None if begun else round(asked.steps / seconds, 1),
         "metrics": run.metrics()[-1],
         **judged.summary(),
+        "curve": curve(judged),
     }
+
+
+def curve(judged: Judged) -> dict[str, Any]:
+    """The normalised score of each seed at every checkpoint."""
+    low, high = judged.reference or (0.0, 100.0)
+    scores = 100 * (judged.returns.mean(2) - low) / (high - low)
+    return {"step": judged.step, "per_seed": np.round(scores, 2).tolist()}
 
 
 def measure_all(name: str, asked: argparse.Namespace) -> None:
@@ -99,6 +109,15 @@ def line(name: str, method: str, result: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def after_switch(methods: dict[str, Any]) -> tuple[float, float]:
+    """Mean scores of td3bc and td3tsbc over the checkpoints they do not share."""
+    curves = [methods[name]["curve"] for name in ("td3bc", "td3tsbc")]
+    shared = [dict(zip(one["step"], one["per_seed"], strict=True)) for one in curves]
+    differing = [step for step in shared[1] if shared[0].get(step) != shared[1][step]]
+    means = [np.mean([one[step] for step in differing if step in one]) for one in shared]
+    return float(means[0]), float(means[1])
+
+
 def main() -> None:
     """Measure what is asked for, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -120,6 +139,9 @@ def main() -> None:
             report = json.loads(file.read_text())
             for method, result in report["methods"].items():
                 print(line(report["name"], method, result))
+            if {"td3bc", "td3tsbc"} <= report["methods"].keys():
+                before, after = after_switch(report["methods"])
+                print(f"{report['name']}, mean of all checkpoints after the switch: {before:.1f} → {after:.1f}")
         return
     for name in asked.names:
         measure_all(name, asked)

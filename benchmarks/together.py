@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from methods import line, paper_name
+from methods import curve, line, paper_name
 from stitching import make_data
 
 from trajstitch import fit
@@ -209,7 +209,7 @@ def judge_all(asked: argparse.Namespace) -> None:
                 judged = judge_run(run, judge)
                 if over:
                     waiting.remove(method)
-                    report(name, method, run, judged.summary(), asked)
+                    report(name, method, run, {**judged.summary(), "curve": curve(judged)}, asked)
         time.sleep(2)
 
 

@@ -34,6 +34,7 @@ def by_distances(points, count, radius):
 def by_boxes(points, count, radius):
     """As on a CPU where neighbours are far apart, asked for in several parts."""
     with (
+        patch.object(jax, "default_backend", lambda: "cpu"),
         patch.object(neighbours, "_MANY", 1),
         patch.object(neighbours, "_WIDE", 0),
         patch.object(neighbours, "_QUERIES", 256),
@@ -82,6 +83,7 @@ def test_boxes_are_for_points_whose_neighbours_are_far_apart():
     rng = np.random.default_rng(0)
     asked = []
     with (
+        patch.object(jax, "default_backend", lambda: "cpu"),
         patch.object(neighbours, "_MANY", 20_000),
         patch.object(neighbours, "by_boxes", lambda *_, **__: asked.append(True) or 7),
     ):
