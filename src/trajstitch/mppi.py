@@ -194,8 +194,11 @@ def noise_shape(planner: MPPI, episodes: int) -> tuple[int, ...]:
 def search_plan(planner: MPPI, memory: Memory, obs: Array, begun: Array, noise: Array) -> Array:
     """Plans [B, H, A] for observations [B, S]; where `begun` [B] an episode starts and has no past.
 
-    a_t = f_b(s_t, A_{t-1}) + σ·noise,  A_t = (1 - β)·a_t + β·T_t of the last plan,  s_{t+1} and r_t by f_m,
-    R = Σ r_t + f_R(s_H, f_b(s_H, A_{H-1})),  T_t = Σ e^{κR}·A_t / Σ e^{κR}.
+    a_t = f_b(s_t, A_{t-1}) + σ·noise,  W_t = (1 - β)·a_t + β·T_t of the last plan,  A_t = W_t within the range,
+    s_{t+1} and r_t by f_m,  R = Σ r_t + f_R(s_H, f_b(s_H, A_{H-1})),  T_t = Σ e^{κR}·W_t / Σ e^{κR}, clipped.
+
+    The plan is a mean of what was wished, not of what was possible: at the edge of the range noise can go one way
+    only, and a mean of clipped actions would never reach the edge, where many policies are most of the time.
     """
     search, span = planner.search, planner.range
     mix = jnp.where(begun, 0.0, search.beta)[:, None, None]
@@ -204,14 +207,15 @@ def search_plan(planner: MPPI, memory: Memory, obs: Array, begun: Array, noise: 
     state = jnp.broadcast_to(obs[:, None], (*heads, planner.obs_dim))
     last = jnp.where(begun[:, None], span.middle, memory.action)
     action = jnp.broadcast_to(last[:, None], (*heads, planner.action_dim))
-    total, actions = jnp.zeros(()), []
+    total, wishes = jnp.zeros(()), []
     for t in range(search.horizon):
-        wish = planner.prior(state, action) + search.sigma * span.half * noise[t]
-        action = (1 - mix) * jnp.clip(wish, span.low, span.high) + mix * memory.plan[:, t, None]
+        noisy = planner.prior(state, action) + search.sigma * span.half * noise[t]
+        wish = (1 - mix) * noisy + mix * memory.plan[:, t, None]
+        action = jnp.clip(wish, span.low, span.high)
         state, reward = planner.step(state, action)
         total = total + reward
-        actions.append(action)
+        wishes.append(wish)
     total = total + planner.end(state, planner.prior(state, action))
     weight = jax.nn.softmax(search.kappa * total, (0, 2))  # takes the largest off first
-    plan = jnp.stack([jnp.sum(weight[..., None] * action, (0, 2)) for action in actions], 1)
-    return jnp.clip(plan, span.low, span.high)  # a mean of actions in range, but for rounding
+    plan = jnp.stack([jnp.sum(weight[..., None] * wish, (0, 2)) for wish in wishes], 1)
+    return jnp.clip(plan, span.low, span.high)
