@@ -198,7 +198,7 @@ def search_plan(planner: MPPI, memory: Memory, obs: Array, begun: Array, noise: 
     s_{t+1} and r_t by f_m,  R = Σ r_t + f_R(s_H, f_b(s_H, A_{H-1})),  T_t = Σ e^{κR}·W_t / Σ e^{κR}, clipped.
 
     The plan is a mean of what was wished, not of what was possible: at the edge of the range noise can go one way
-    only, and a mean of clipped actions would never reach the edge, where many policies are most of the time.
+    only, and a mean of clipped actions would never reach the edge.
     """
     search, span = planner.search, planner.range
     mix = jnp.where(begun, 0.0, search.beta)[:, None, None]
