@@ -27,6 +27,7 @@ from trajstitch.formats import load, save
 from trajstitch.improving import improve_run
 from trajstitch.judge import Judge, Judged
 from trajstitch.methods import METHODS, train_run
+from trajstitch.scores import normalise
 from trajstitch.stitch import PRESETS
 
 MOPO = {  # its authors' length of rollouts and penalty
@@ -71,24 +72,28 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
         else round(seconds, 1),  # of all seeds, with compiling; unknown where a run went on
         "steps_a_second": None if begun else round(asked.steps / seconds, 1),
         "metrics": run.metrics()[-1],
-        **judged.summary(),
-        "curve": curve(judged),
+        **scored(judged),
     }
 
 
-def curve(judged: Judged) -> dict[str, Any]:
-    """The normalised score of each seed at every checkpoint."""
-    low, high = judged.reference or (0.0, 100.0)
-    scores = 100 * (judged.returns.mean(2) - low) / (high - low)
-    return {"step": judged.step, "per_seed": np.round(scores, 2).tolist()}
+def scored(judged: Judged) -> dict[str, Any]:
+    """Last and best, and the normalised score of each seed at every checkpoint."""
+    assert judged.reference is not None
+    scores = normalise(judged.returns.mean(2), judged.reference)
+    return {**judged.summary(), "curve": {"step": judged.step, "per_seed": np.round(scores, 2).tolist()}}
+
+
+def data_of(name: str, asked: argparse.Namespace) -> Dataset:
+    """The data set of this name, made unless it is there."""
+    file = asked.runs / name / "data.traj"
+    if not file.exists():
+        save(make_data(name, asked.shared, asked.transitions), file)
+    return load(file)
 
 
 def measure_all(name: str, asked: argparse.Namespace) -> None:
     """Every method on one data set; each is written down as soon as it is known."""
-    file = asked.runs / name / "data.traj"
-    if not file.exists():
-        save(make_data(name, asked.shared, asked.transitions), str(file))
-    data = load(str(file))
+    data = data_of(name, asked)
     out = asked.out / f"{name}.json"
     report: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"methods": {}}
     report |= {"name": name, "fingerprint": data.fingerprint, "transitions": data.transitions}
@@ -112,10 +117,9 @@ def line(name: str, method: str, result: dict[str, Any]) -> str:
 def after_switch(methods: dict[str, Any]) -> tuple[float, float]:
     """Mean scores of td3bc and td3tsbc over the checkpoints they do not share."""
     curves = [methods[name]["curve"] for name in ("td3bc", "td3tsbc")]
-    shared = [dict(zip(one["step"], one["per_seed"], strict=True)) for one in curves]
-    differing = [step for step in shared[1] if shared[0].get(step) != shared[1][step]]
-    means = [np.mean([one[step] for step in differing if step in one]) for one in shared]
-    return float(means[0]), float(means[1])
+    before, after = (dict(zip(one["step"], one["per_seed"], strict=True)) for one in curves)
+    own = [step for step in after if step in before and before[step] != after[step]]
+    return float(np.mean([before[step] for step in own])), float(np.mean([after[step] for step in own]))
 
 
 def main() -> None:

@@ -42,11 +42,10 @@ def main() -> None:
     assert isinstance(planner, MPPI)
     results: dict[str, Any] = {}
     for words in asked.searches:
-        scores = evaluate(
-            changed(planner, words), asked.env, episodes=asked.episodes, physics=asked.physics, seed=10_000
-        )
-        results[words or "its own"] = scores.summary()
-        print(words or "its own", json.dumps(results[words or "its own"]["normalised"]), flush=True)
+        other = changed(planner, words)
+        scores = evaluate(other, asked.env, episodes=asked.episodes, physics=asked.physics, seed=10_000).summary()
+        results[words or "its own"] = scores
+        print(words or "its own", json.dumps(scores["normalised"]), flush=True)
     if asked.json:
         known: dict[str, Any] = json.loads(asked.json.read_text()) if asked.json.exists() else {}
         own = dataclasses.asdict(planner.search)

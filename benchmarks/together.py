@@ -30,14 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from methods import curve, line, paper_name
-from stitching import make_data
+from methods import data_of, line, paper_name, scored
 
 from trajstitch import fit
 from trajstitch.data import Dataset
 from trajstitch.files import write_json
 from trajstitch.fit import Fit, State, Table
-from trajstitch.formats import load, save
+from trajstitch.formats import load
 from trajstitch.improving import improve_run
 from trajstitch.judge import Judge, judge_run
 from trajstitch.method import Method
@@ -56,11 +55,9 @@ Save = Callable[[State], None]
 
 def prepare(asked: argparse.Namespace) -> None:
     """One data set and, where td3tsbc needs it, what stitching makes of it."""
-    file = asked.runs / asked.prepare / "data.traj"
-    if not file.exists():
-        save(make_data(asked.prepare, asked.shared, asked.transitions), file)
+    data = data_of(asked.prepare, asked)
     if "td3tsbc" in asked.methods:
-        improve_run(load(file), PRESETS[asked.preset], file.parent / "improve")
+        improve_run(data, PRESETS[asked.preset], asked.runs / asked.prepare / "improve")
 
 
 def wait_for(files: Sequence[Path], preparing: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -209,7 +206,7 @@ def judge_all(asked: argparse.Namespace) -> None:
                 judged = judge_run(run, judge)
                 if over:
                     waiting.remove(method)
-                    report(name, method, run, {**judged.summary(), "curve": curve(judged)}, asked)
+                    report(name, method, run, scored(judged), asked)
         time.sleep(2)
 
 
