@@ -6,13 +6,14 @@ Then the losses of the offline RL methods, against formulas worked out by hand.
 from dataclasses import replace
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from trajstitch import fit, methods
-from trajstitch.cql import CQL, log_integral
+from trajstitch.cql import CQL, log_integral, sample
 from trajstitch.data import from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit
@@ -25,6 +26,7 @@ from trajstitch.sac import SAC, draw
 from trajstitch.td3bc import SWITCH, TD3BC, TD3TSBC, FrozenCritic, without_repeats
 from worlds import aim_dataset, random_dataset
 
+KEY = jax.random.key(0)
 WORLD = aim_dataset()
 WORLDS = {"mopo": aim_dataset(loop=True), "morel": aim_dataset(loop=True)}  # their rollouts know of no ends
 OFFLINE = ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel")
@@ -244,6 +246,7 @@ def test_improved_data_go_with_methods_for_them_only():
         ("iql", {"weight_clip": 0.0}, "weight_clip"),
         ("cql", {"samples": 0}, "samples must be at least 1"),
         ("cql", {"actor_rate": 0.0}, "actor_rate"),
+        ("cql", {"pushed": -1}, "pushed must not be below 0, as -1 is"),
         ("mbop", {"samples": 0}, "samples must be at least 1, not 0"),
         ("mbop", {"plan_horizon": 0}, "horizon must be at least 1, not 0"),
         ("mbop", {"members": 0}, "members must be at least 1"),
@@ -583,8 +586,33 @@ def test_the_integral_over_all_actions():
 
     known = np.log(2 * np.sinh(2) / 2) + np.log(2) + np.array([0, 3])
     for noisy, flat in ((noise, uniform), (noise, uniform[:1]), (noise[:2], uniform)):
-        found = jax.jit(partial(log_integral, critic, model.actor, table["obs"][0], table["obs"][1]))(noisy, flat)
-        np.testing.assert_allclose(found, known, atol=0.04)
+        sampled = jax.jit(partial(sample, model.actor, table["obs"][0], table["obs"][1]))(noisy, flat)
+        np.testing.assert_allclose(log_integral(critic, table["obs"][0], sampled, 0, KEY), known, atol=0.04)
+
+
+@pytest.mark.parametrize("pushed", [1, 3])
+def test_actions_drawn_by_weight_are_pushed_as_all_would_be_on_average(pushed):
+    """The value is the same with each key; the slope is, over many keys, that of all samples by their weights."""
+    model, table = fresh(CQL(width=32, depth=2))
+    rng = np.random.default_rng(0)
+    noise, uniform = rng.normal(size=(8, 2)), rng.uniform(-1, 1, (4, 2))
+    obs = table["obs"][0]
+    sampled = sample(model.actor, obs, table["obs"][1], jnp.asarray(noise), jnp.asarray(uniform))
+    sharp = jax.tree.map(lambda leaf: 3 * leaf, model.critic.twins)  # so that weights differ
+    critic = eqx.tree_at(lambda c: c.twins, model.critic, sharp)
+
+    def total(critic, pushed, key):
+        both = log_integral(critic, obs, sampled, pushed, key)
+        return both[0] - 2 * both[1], both  # so that the twins are told apart
+
+    slope = eqx.filter_grad(total, has_aux=True)
+    exact, known = slope(critic, 0, KEY)
+    keys = jax.random.split(KEY, 40_000 // pushed)
+    slopes, values = jax.jit(jax.vmap(lambda key: slope(critic, pushed, key)))(keys)
+    np.testing.assert_allclose(values, jnp.broadcast_to(known, values.shape), rtol=1e-5)
+    for found, expected in zip(jax.tree.leaves(slopes.twins), jax.tree.leaves(exact.twins), strict=True):
+        spread = 5 * np.std(found, 0) / np.sqrt(len(keys)) + 1e-4 * np.abs(expected).max()
+        assert (np.abs(np.mean(found, 0) - expected) < spread).all()
 
 
 def test_the_temperature_holds_the_entropy_that_is_asked_for():
@@ -613,7 +641,8 @@ def test_cql_looks_at_no_action_outside_the_range():
     def critic(obs, action):
         return jnp.full(2, jnp.where(jnp.abs(action[1] - 0.7) < 1e-6, 0.0, 1e6))
 
-    assert (log_integral(critic, model.actor, table["obs"][0], table["obs"][1], noise, uniform) < 1e3).all()
+    sampled = sample(model.actor, table["obs"][0], table["obs"][1], noise, uniform)
+    assert (log_integral(critic, table["obs"][0], sampled, 0, KEY) < 1e3).all()
 
 
 def test_cql_gradients_stay_in_their_part():

@@ -36,7 +36,7 @@ class ModelBased(SAC):
     refresh: int = 200  # steps between rollouts, which replace the last ones
     real: float = 0.05  # share of a batch that is data
     terminate: Literal["never", "env"] = "never"  # env: a rollout ends by the rule of the data's environment
-    world_steps: int = 50_000  # gradient steps of the world, before all others
+    world_steps: int = 200_000  # gradient steps of the world, before all others
     world_rate: float = 3e-4
     world_width: int = 200
     world_seed: int = 0  # one world serves all seeds of a policy

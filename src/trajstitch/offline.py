@@ -73,6 +73,10 @@ class Critic(eqx.Module):
         x = self._input(obs, action)
         return eqx.filter_vmap(lambda net: net(x)[0])(self.twins)
 
+    def each(self, obs: Array, action: Array) -> Array:
+        """The value [2] each of them gives to an action of its own, of the two [2, A]."""
+        return eqx.filter_vmap(lambda net, own: net(self._input(obs, own))[0])(self.twins, action)
+
     def first(self, obs: Array, action: Array) -> Array:
         """The first one's value, which actors climb."""
         return jax.tree.map(lambda leaf: leaf[0], self.twins)(self._input(obs, action))[0]

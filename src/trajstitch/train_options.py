@@ -86,6 +86,8 @@ class CQL:
 
     min_q_weight: Number = None
     """Of the conservative term (5; 10 on data of experts)."""
+    pushed: Count = None
+    """Of the sampled actions, how many a state are pushed down, drawn by weight; 0: all (1)."""
     actor_rate: Number = None
     """Adam's learning rate of actor and temperature (1e-4; mopo, morel: 3e-4); --rate is the critic's."""
     target_entropy: Number = None
@@ -107,7 +109,7 @@ class ModelBased:
     terminate: Text = None
     """never, or env: rollouts end by the rule of the data's environment (never)."""
     world_steps: Count = None
-    """Gradient steps of the world (50000)."""
+    """Gradient steps of the world (200000)."""
     world_rate: Number = None
     """Adam's learning rate of the world (3e-4)."""
     world_width: Count = None
