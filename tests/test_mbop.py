@@ -276,12 +276,37 @@ def test_another_kept_thing_is_no_policy(tmp_path):
 
 
 def test_actions_before_and_returns_ahead():
-    last, total = last_action(DATA), truncated_return(DATA, 3)
+    last, (total, whole) = last_action(DATA), truncated_return(DATA, 3)
     for m, episode in enumerate(DATA):
         for t in range(len(episode)):
             i = DATA.start[m] + t
             np.testing.assert_allclose(last[i], episode.action[t - 1] if t else (LOW + HIGH) / 2)
             np.testing.assert_allclose(total[i], episode.reward[t : t + 3].sum(), rtol=1e-5, atol=1e-6)
+            assert whole[i] == (DATA.terminal[m] or t + 3 <= len(episode))
+
+
+def test_a_return_that_was_cut_teaches_nothing():
+    """Of f_R; the others learn from such a row as from any. Where most would be cut, it looks less far."""
+    assert set(DATA.terminal) == {True, False}
+    config = MBOP(**SMALL, return_horizon=5)
+    table = config.table(DATA)
+    model = fresh(MBOP, return_horizon=5)
+    cut, whole = (int(np.flatnonzero(table["whole"] == known)[0]) for known in (0, 1))
+    for i, learns in ((cut, False), (whole, True)):
+        row = {name: jnp.asarray(column[i]) for name, column in table.items()}
+        slope = eqx.filter_grad(lambda m, row=row: config.loss(m, row, jax.random.key(0))[0])(model)
+        assert [np.any(part.net.layers[0].weight) for part in (slope.step, slope.prior)] == [True, True]
+        assert np.any(slope.end.net.layers[0].weight) == learns
+    assert np.any(table["whole"] == 0)
+    known = table["total"][table["whole"] > 0]
+    np.testing.assert_allclose([model.end.total.mean, model.end.total.std], [known.mean(), known.std()], rtol=1e-4)
+    cut_off = dataclasses.replace(DATA, terminal=np.zeros_like(DATA.terminal))
+    for given, looked in ((100, 3), (2, 2)):  # 100, 50, 25, 12, 6, 3: 13 of 20 returns are whole
+        total, whole = truncated_return(cut_off, looked)
+        table = MBOP(return_horizon=given).table(cut_off)
+        assert whole.mean() >= 0.5
+        np.testing.assert_array_equal(table["total"], total)
+        np.testing.assert_array_equal(table["whole"], whole)
 
 
 def test_rows_of_both_data_side_by_side():

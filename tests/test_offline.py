@@ -249,6 +249,8 @@ def test_improved_data_go_with_methods_for_them_only():
         ("cql", {"pushed": -1}, "pushed must not be below 0, as -1 is"),
         ("mbop", {"samples": 0}, "samples must be at least 1, not 0"),
         ("mbop", {"plan_horizon": 0}, "horizon must be at least 1, not 0"),
+        ("mbop", {"return_horizon": 0}, "return_horizon must be at least 1, not 0"),
+        ("tsmbop", {"return_horizon": 9}, "tsmbop has no setting 'return_horizon'"),
         ("mbop", {"members": 0}, "members must be at least 1"),
         ("mbop", {"kappa": -1.0}, "kappa and sigma must not be below 0"),
         ("mbop", {"sigma": float("nan")}, "kappa and sigma must not be below 0"),

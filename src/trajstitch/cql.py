@@ -83,4 +83,4 @@ def log_integral(critic: Critic, obs: Array, sampled: Sample, pushed: int, key: 
         return total
     which = jax.random.categorical(key, weighed, axis=0, shape=(pushed, 2))
     q = jnp.mean(jax.vmap(critic.each, (None, 0))(obs, sampled.action[which]), 0)
-    return total + q - stop_gradient(q)
+    return total + (q - stop_gradient(q))

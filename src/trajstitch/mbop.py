@@ -16,7 +16,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from trajstitch.bc import BC, squared_error
-from trajstitch.data import Dataset, Float
+from trajstitch.data import Bool, Dataset, Float
 from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Metrics, Table, check_sizes
@@ -43,8 +43,8 @@ SEARCH: dict[tuple[str, str], Search] = {
 
 
 @dataclass(frozen=True)
-class MBOP(Method):
-    """Model-based offline planning."""
+class Planning(Method):
+    """Settings of both methods, and f_m, which both have."""
 
     members: int = 3  # E, of each ensemble
     width: int = 500
@@ -77,11 +77,6 @@ class MBOP(Method):
         super().check(data, improved)
         check_rewards(data)
 
-    def table(self, data: Dataset, prepared: Any = None) -> Table:
-        """All transitions, with the action before each and what it and its successors within the horizon earn."""
-        steps = step_table(data)
-        return {**steps, "last": last_action(data), "total": truncated_return(data, self.search.horizon)}
-
     def ensemble(self, inputs: int, outputs: int, key: Array) -> MLP:
         """E fresh networks, which differ by their first weights."""
         sizes = [inputs, *[self.width] * self.depth, outputs]
@@ -96,6 +91,33 @@ class MBOP(Method):
             net, scale, Range.of(action), Scale.of(table["next_obs"] - obs), Scale.of(table["reward"])
         )
 
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, with L2 on the weights of the ensembles."""
+        return optax.chain(optax.add_decayed_weights(self.l2, mask=ensembles), optax.adam(self.fit.rate))
+
+
+@dataclass(frozen=True)
+class MBOP(Planning):
+    """Model-based offline planning."""
+
+    return_horizon: int = 10  # f_R looks so many steps ahead
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self, "return_horizon")
+
+    def table(self, data: Dataset, prepared: Any = None) -> Table:
+        """All transitions, with the action before each and what it and its successors earn within f_R's view.
+
+        f_R looks less far where more than half of these returns would be cut short.
+        """
+        horizon = self.return_horizon
+        total, whole = truncated_return(data, horizon)
+        while whole.mean() < 0.5:
+            horizon //= 2
+            total, whole = truncated_return(data, horizon)
+        return {**step_table(data), "last": last_action(data), "total": total, "whole": whole.astype(np.float32)}
+
     def init(self, table: Table, key: Array) -> MPPI:
         """Fresh ensembles."""
         step_key, prior_key, end_key = jax.random.split(key, 3)
@@ -103,15 +125,18 @@ class MBOP(Method):
         states, actions = len(step.scale.mean), len(step.range.low)
         prior = ActionModel(self.ensemble(states + actions, actions, prior_key), step.scale, step.range)
         end_net = self.ensemble(states + actions, 1, end_key)
-        end = ReturnModel(end_net, step.scale, step.range, Scale.of(table["total"]))
+        end = ReturnModel(end_net, step.scale, step.range, Scale.of(table["total"][table["whole"] > 0]))
         return MPPI(step.range, step, prior, end, self.search)
 
     def loss(self, model: Any, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
-        """Three squared errors of one transition, each of its own ensemble, means over heads and columns."""
+        """Three squared errors of one transition, each of its own ensemble, means over heads and columns.
+
+        f_R learns nothing from a return that was cut: a time limit does not make a state worth less.
+        """
         obs, action = row["obs"], row["action"]
         prior_error = (model.prior.guesses(obs, row["last"]) - action) / model.range.half
         end_error = model.end.scaled(obs, action) - model.end.total(row["total"])
-        prior_loss, return_loss = jnp.mean(prior_error**2), jnp.mean(end_error**2)
+        prior_loss, return_loss = jnp.mean(prior_error**2), row["whole"] * jnp.mean(end_error**2)
         model_loss, metrics = step_loss(model.step, row)
         return model_loss + prior_loss + return_loss, {
             **metrics,
@@ -119,13 +144,9 @@ class MBOP(Method):
             "return_loss": return_loss,
         }
 
-    def optimiser(self) -> optax.GradientTransformation:
-        """Adam, with L2 on the weights of the ensembles."""
-        return optax.chain(optax.add_decayed_weights(self.l2, mask=ensembles), optax.adam(self.fit.rate))
-
 
 @dataclass(frozen=True)
-class TSMBOP(MBOP):
+class TSMBOP(Planning):
     """MBOP whose prior is a policy cloned from improved data, and whose plans end with the value of those data.
 
     Policy and value have the paper's sizes; width and depth are f_m's.
@@ -220,12 +241,16 @@ def last_action(data: Dataset) -> Float:
     return last
 
 
-def truncated_return(data: Dataset, horizon: int) -> NDArray[np.float32]:
-    """What each transition and those after it earn [N], `horizon` of them or until the trajectory ends."""
+def truncated_return(data: Dataset, horizon: int) -> tuple[NDArray[np.float32], Bool]:
+    """What each transition and those after it earn [N], `horizon` of them or until the trajectory ends.
+
+    And whether that is all of it [N]: not where the trajectory was cut before.
+    """
     earned = np.concatenate([[0], np.cumsum(data.reward, dtype=np.float64)])
-    first = np.arange(data.transitions)
-    end = np.minimum(first + horizon, np.repeat(data.start[1:], data.length))
-    return (earned[end] - earned[first]).astype(np.float32)
+    first, last = np.arange(data.transitions), np.repeat(data.start[1:], data.length)
+    end = np.minimum(first + horizon, last)
+    whole = (first + horizon <= last) | np.repeat(data.terminal, data.length)
+    return (earned[end] - earned[first]).astype(np.float32), whole
 
 
 _BETTER = "improved_"

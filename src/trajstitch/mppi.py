@@ -84,7 +84,7 @@ class ActionModel(eqx.Module):
 
 
 class ReturnModel(eqx.Module):
-    """f_R: what an action and H - 1 more earn, undiscounted; the arrays of `net` have the leading axis E."""
+    """f_R: what an action and some more earn, undiscounted; the arrays of `net` have the leading axis E."""
 
     net: MLP
     scale: Scale

@@ -150,6 +150,8 @@ class MBOP:
     """Std of the noise on actions, in half-ranges of the action (the rule's, else 0.2)."""
     beta: Number = None
     """Share of the last plan in the new one (the rule's, else 0)."""
+    return_horizon: Count = None
+    """mbop: steps that the return at a plan's end looks ahead (10)."""
     value_rate: Number = None
     """tsmbop: Adam's learning rate of the value function (3e-4)."""
 
