@@ -592,6 +592,11 @@ def test_the_integral_over_all_actions():
         np.testing.assert_allclose(log_integral(critic, table["obs"][0], sampled, 0, KEY), known, atol=0.04)
 
 
+def test_cql_learns_the_known_answer_from_drawn_actions_too():
+    action, best = aims(train("cql", WORLD, pushed=1, **settings("cql")))
+    assert np.abs(action - best).mean() < 0.13
+
+
 @pytest.mark.parametrize("pushed", [1, 3])
 def test_actions_drawn_by_weight_are_pushed_as_all_would_be_on_average(pushed):
     """The value is the same with each key; the slope is, over many keys, that of all samples by their weights."""

@@ -25,7 +25,7 @@ class CQL(SAC):
     depth: int = 3
     min_q_weight: float = 5.0  # of the conservative term; 10 on data of experts
     samples: int = 10  # actions from each of three sources: uniform, the policy at s, and at s'
-    pushed: int = 1  # of them, how many a state are pushed down, drawn by weight; 0: all, each by its weight
+    pushed: int = 0  # of them, how many a state are pushed down, drawn by weight; 0: all, each by its weight
     actor_rate: float = 1e-4  # also of the temperature
 
     def __post_init__(self) -> None:

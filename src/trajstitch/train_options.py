@@ -87,7 +87,7 @@ class CQL:
     min_q_weight: Number = None
     """Of the conservative term (5; 10 on data of experts)."""
     pushed: Count = None
-    """Of the sampled actions, how many a state are pushed down, drawn by weight; 0: all (1)."""
+    """Of the sampled actions, how many a state are pushed down, drawn by weight; 0: all (0)."""
     actor_rate: Number = None
     """Adam's learning rate of actor and temperature (1e-4; mopo, morel: 3e-4); --rate is the critic's."""
     target_entropy: Number = None
