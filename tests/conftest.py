@@ -1,7 +1,9 @@
 """Fixtures shared by all tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from trajstitch.data import Dataset
@@ -9,6 +11,13 @@ from trajstitch.formats import save
 from worlds import random_dataset
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled() -> Iterator[None]:
+    """A compiled function holds a few memory maps, of which Linux lets a process have 65,530."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
