@@ -73,11 +73,8 @@ def log_integral(critic: Critic, obs: Array, sampled: Sample, pushed: int, key: 
     Its slope is a mean of the slopes of Q at all samples, by softmax weights. That of `pushed` samples drawn by
     these weights has the same mean, and no slope at the others has to be computed.
     """
-
-    def weigh(critic: Critic) -> Array:
-        return jax.vmap(critic, (None, 0))(obs, sampled.action) - sampled.log_density[:, None]
-
-    weighed = weigh(stop_gradient(critic) if pushed else critic)
+    judge = stop_gradient(critic) if pushed else critic
+    weighed = jax.vmap(judge, (None, 0))(obs, sampled.action) - sampled.log_density[:, None]
     total = jax.nn.logsumexp(weighed, axis=0) - jnp.log(len(weighed))
     if not pushed:
         return total

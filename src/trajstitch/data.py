@@ -148,6 +148,11 @@ class Dataset:
         return np.repeat(np.arange(len(self)), self.length)
 
     @cached_property
+    def steps_left(self) -> Int:
+        """Steps from each transition to its trajectory's end, itself among them [N]."""
+        return np.repeat(self.start[1:], self.length) - np.arange(self.transitions)
+
+    @cached_property
     def row(self) -> Int:
         """The row of `obs` each transition starts in, [N]; it ends in `row + 1`."""
         return np.arange(self.transitions) + self.trajectory

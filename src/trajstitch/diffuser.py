@@ -97,7 +97,7 @@ class Diffuser(Sampling, Method):
         start = np.flatnonzero(is_start(data, self.plan_horizon))
         scale = Scale.of(data.obs[data.row]) if self.scale else Scale.unit(data.obs_dim)
         columns: Any = (data.obs, data.action, scale, Range.of(data.action), Scale.of(total))
-        left = steps_left(data)[start]
+        left = data.steps_left[start]
         places = {"start": start, "row": data.row[start], "left": left}
         return {
             **{name: place.astype(np.int32) for name, place in places.items()},
@@ -163,18 +163,13 @@ class Diffuser(Sampling, Method):
         return model.average
 
 
-def steps_left(data: Dataset) -> NDArray[np.int64]:
-    """Steps from each transition to its trajectory's end, itself among them [N]."""
-    return np.repeat(data.start[1:], data.length) - np.arange(data.transitions)
-
-
 def is_start(data: Dataset, horizon: int) -> Bool:
     """Where windows start [N]: everywhere, unless the trajectory was cut and what follows in the window unknown.
 
     One that was cut before it filled a single window is used all the same.
     """
     cut = ~data.terminal & (data.length >= horizon)
-    return ~np.repeat(cut, data.length) | (steps_left(data) >= horizon)
+    return ~np.repeat(cut, data.length) | (data.steps_left >= horizon)
 
 
 def discounted_return(data: Dataset, discount: float, end_penalty: float) -> NDArray[np.float32]:

@@ -247,9 +247,9 @@ def truncated_return(data: Dataset, horizon: int) -> tuple[NDArray[np.float32], 
     And whether that is all of it [N]: not where the trajectory was cut before.
     """
     earned = np.concatenate([[0], np.cumsum(data.reward, dtype=np.float64)])
-    first, last = np.arange(data.transitions), np.repeat(data.start[1:], data.length)
-    end = np.minimum(first + horizon, last)
-    whole = (first + horizon <= last) | np.repeat(data.terminal, data.length)
+    first = np.arange(data.transitions)
+    end = first + np.minimum(horizon, data.steps_left)
+    whole = (data.steps_left >= horizon) | np.repeat(data.terminal, data.length)
     return (earned[end] - earned[first]).astype(np.float32), whole
 
 
