@@ -82,13 +82,17 @@ def test_what_is_yielded():
 
 @dataclass(frozen=True)
 class Odd(Line):
-    """Says something at odd steps only."""
+    """Counts its steps, and says so at odd ones only."""
 
     turn = 2
 
-    def step(self, model, memory, batch, key, count, kind):
-        model, memory, metrics = super().step(model, memory, batch, key, count, kind)
-        return model, memory, metrics | ({"count": count.astype(float)} if kind == 1 else {})
+    def begin(self, model):
+        return {"adam": super().begin(model), "count": jnp.zeros(())}
+
+    def step(self, model, memory, batch, key, kind):
+        count = memory["count"]
+        model, adam, metrics = super().step(model, memory["adam"], batch, key, kind)
+        return model, {"adam": adam, "count": count + 1}, metrics | ({"count": count} if kind == 1 else {})
 
 
 def test_a_number_is_the_mean_over_the_steps_that_have_it():
@@ -104,21 +108,32 @@ def test_a_number_is_the_mean_over_the_steps_that_have_it():
 
 @dataclass(frozen=True)
 class Seldom(Line):
-    """Works at every hundredth step only, too seldom for kinds of step."""
+    """Draws a number before every fifth step and logs it at each."""
 
-    def step(self, model, memory, batch, key, count, kind):
-        model, memory, metrics = super().step(model, memory, batch, key, count, kind)
-        return model, memory, {**metrics, "work": jax.lax.cond(count % 100 == 0, lambda: 1.0, lambda: 0.0)}
+    renewal = 5
+
+    def begin(self, model):
+        return {"adam": super().begin(model), "drawn": jnp.zeros(())}
+
+    def renew(self, model, memory, table, key):
+        return {**memory, "drawn": table["x"].shape[0] + jax.random.uniform(key)}
+
+    def step(self, model, memory, batch, key, kind):
+        model, adam, metrics = super().step(model, memory["adam"], batch, key, kind)
+        return model, {**memory, "adam": adam}, {**metrics, "drawn": memory["drawn"]}
 
 
-def test_what_is_done_at_some_steps_is_not_computed_at_the_others():
-    """The choice stays one under vmap over seeds; were the step count theirs, both sides would be computed."""
-    learner = Seldom(Fit(steps=6, batch=4))
-    state, table = fit.start(learner, TABLE, (0, 1)), {k: jnp.asarray(v) for k, v in TABLE.items()}
-    keys = jnp.stack([jax.random.key(0), jax.random.key(1)])
-    spans = jnp.array([(0, 64)] * 2)
-    program = str(jax.make_jaxpr(lambda state: fit._chunk(learner, 4, 0, state, table, keys, spans))(state))
-    assert "cond[" in program
+def test_what_is_made_anew_once_in_many_steps():
+    """Before the first step and every fifth, of the whole table, by the seed alone, however the run is cut."""
+    learner, seeds = Seldom(Fit(steps=12, batch=4)), (0, 1)
+    single = [m["drawn"] for _, m in fit.run(learner, fit.start(learner, TABLE, seeds), TABLE, seeds, 1)]
+    assert [i for i in range(1, 12) if (single[i] != single[i - 1]).any()] == [5, 10]
+    assert len(set(np.ravel(single))) == 6  # three draws of two seeds
+    assert np.floor(np.ravel(single)) == pytest.approx(64)
+    for every in (3, 7, 12):
+        chunks = list(fit.run(learner, fit.start(learner, TABLE, seeds), TABLE, seeds, every))
+        expected = [np.mean(single[i : i + every], 0) for i in range(0, 12, every)]
+        np.testing.assert_allclose([mean["drawn"] for _, mean in chunks], expected, rtol=1e-6)
 
 
 def test_training_stops_at_until_and_goes_on_after_it():

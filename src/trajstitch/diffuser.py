@@ -122,11 +122,11 @@ class Diffuser(Sampling, Method):
         return Averaged(model, model)
 
     def step(
-        self, model: Averaged, memory: Any, batch: Mapping[str, Any], key: Array, count: Array, kind: int
+        self, model: Averaged, memory: Any, batch: Mapping[str, Any], key: Array, kind: int
     ) -> tuple[Averaged, Any, Metrics]:
         """A step on the windows that start there."""
         windows = batch["columns"].windows(batch, self.plan_horizon)
-        return super().step(model, memory, {**windows, "total": batch["total"]}, key, count, kind)
+        return super().step(model, memory, {**windows, "total": batch["total"]}, key, kind)
 
     def loss(self, model: Averaged, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Two squared errors of one window, noised to a random step, each of its own network.

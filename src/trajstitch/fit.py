@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -80,15 +81,25 @@ class Learner:
         return 1
 
     def step(
-        self, model: Any, memory: Any, batch: Mapping[str, Any], key: Array, count: Array, kind: int
+        self, model: Any, memory: Any, batch: Mapping[str, Any], key: Array, kind: int
     ) -> tuple[Any, Any, Metrics]:
-        """One gradient step on a batch after `count` others; gives model, optimiser state and metrics.
+        """One gradient step on a batch; gives model, optimiser state and metrics.
 
-        `kind` is count % turn, known while compiling: a GPU that has to ask at each step what to do waits for it.
+        `kind` is the number of steps before it, modulo `turn`, and known while compiling: a GPU that has to ask
+        at each step what to do waits for it.
         """
         loss = partial(mean_loss, self.loss, batch=batch, key=key)
         model, memory, metrics = descend(loss, model, memory, self.optimiser())
         return self.after(model), memory, metrics
+
+    @property
+    def renewal(self) -> int | None:
+        """Steps between two calls of `renew`, the first of them before all steps; None where there are none."""
+        return None
+
+    def renew(self, model: Any, memory: Any, table: Table, key: Array) -> Any:
+        """The optimiser's state, with what is made anew once in many steps."""
+        return memory
 
 
 def check_sizes(config: Any, *names: str) -> None:
@@ -154,14 +165,25 @@ def run(
     everything = range(next(len(column) for column in on_device.values() if isinstance(column, Array)))
     spans = jnp.array([(part.start, len(part)) for part in rows or [everything] * len(seeds)])
     while (done := int(state.step)) < steps:
-        count = min(every - done % every, steps - done)
-        state, metrics = _chunk(learner, count, done % learner.turn, state, on_device, keys, spans)
-        mean = {name: np.asarray(value) for name, value in metrics.items()}
+        counts, parts = [], []
+        for first, end in _stretches(done, min(done - done % every + every, steps), learner.renewal):
+            if learner.renewal and first % learner.renewal == 0:
+                state = _renew(learner, state, on_device, keys)
+            state, metrics = _chunk(learner, end - first, first % learner.turn, state, on_device, keys, spans)
+            counts.append(end - first)
+            parts.append(metrics)
+        mean = {name: np.average([part[name] for part in parts], 0, counts) for name in parts[0]}
         if not np.isfinite(mean["loss"]).all():
             raise InputError(
                 f"training diverged: the loss is {mean['loss']} after {int(state.step)} steps; lower the rate"
             )
         yield state, mean
+
+
+def _stretches(begin: int, end: int, renewal: int | None) -> Iterator[tuple[int, int]]:
+    """These steps, cut wherever something is due."""
+    cuts = range(begin - begin % renewal + renewal, end, renewal) if renewal else ()
+    return pairwise([begin, *cuts, end])
 
 
 class History(NamedTuple):
@@ -215,13 +237,12 @@ def _chunk(
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
         index = span[0] + jax.random.randint(row_key, (learner.schedule.batch,), 0, span[1])
         batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
-        return learner.step(model, memory, batch, loss_key, step, kind)
+        return learner.step(model, memory, batch, loss_key, kind)
 
     def go(carry: State, kinds: Sequence[int]) -> tuple[State, dict[str, list[Array]]]:
         """A step of each kind, and each metric [P] at the steps that have it."""
         found: dict[str, list[Array]] = {}
         for kind in kinds:
-            # The step count has no axis P, so what is done at some steps only is not computed at the others.
             model, memory, metrics = eqx.filter_vmap(partial(member, kind, carry.step))(
                 carry.model, carry.memory, keys, spans
             )
@@ -236,6 +257,15 @@ def _chunk(
     for name, more in rest.items():
         values[name].extend(value[None] for value in more)
     return state, {name: jnp.mean(jnp.concatenate(parts), 0) for name, parts in values.items()}
+
+
+@partial(jax.jit, static_argnums=0)
+def _renew(learner: Learner, state: State, table: Table, keys: Array) -> State:
+    def member(model: Any, memory: Any, key: Array) -> Any:
+        _, _, renew_key = jax.random.split(jax.random.fold_in(key, state.step), 3)  # a step has the first two
+        return learner.renew(model, memory, table, renew_key)
+
+    return state._replace(memory=eqx.filter_vmap(member)(state.model, state.memory, keys))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -78,20 +78,24 @@ class ModelBased(SAC):
         imagined |= {name: jnp.zeros(count) for name in ("reward", "done", "doubt")}
         return {"adam": super().begin(model), "imagined": imagined}
 
+    @property
+    def renewal(self) -> int:
+        """Rollouts become stale."""
+        return self.refresh
+
+    def renew(self, model: SoftActorCritic, memory: Any, table: Table, key: Array) -> Any:
+        """New rollouts in place of the last ones."""
+        return {**memory, "imagined": self.imagine(model.actor, table, key)}
+
     def step(
-        self, model: SoftActorCritic, memory: Any, batch: Batch, key: Array, count: Array, kind: int
+        self, model: SoftActorCritic, memory: Any, batch: Batch, key: Array, kind: int
     ) -> tuple[SoftActorCritic, Any, Metrics]:
-        """SAC's step on a mixed batch, after new rollouts where they are due."""
-        imagine_key, mix_key, loss_key = jax.random.split(key, 3)
-        imagined = jax.lax.cond(
-            count % self.refresh == 0,
-            lambda: self.imagine(model.actor, batch, imagine_key),
-            lambda: memory["imagined"],
-        )
-        rows, metrics = self.mix(batch, imagined, mix_key)
+        """SAC's step on a mixed batch."""
+        mix_key, loss_key = jax.random.split(key)
+        rows, metrics = self.mix(batch, memory["imagined"], mix_key)
         loss = partial(mean_loss, self.loss, batch=rows, key=loss_key)
         model, adam, more = descend(loss, model, memory["adam"], self.optimiser())
-        return self.after(model), {"adam": adam, "imagined": imagined}, metrics | more
+        return self.after(model), {**memory, "adam": adam}, metrics | more
 
     def imagine(self, actor: Policy, batch: Batch, key: Array) -> dict[str, Array]:
         """Transitions of rollouts from states of the data; one that ends begins anew in another state."""

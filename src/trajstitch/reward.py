@@ -70,11 +70,11 @@ class RewardConfig(Learner):
         return {name: self._adam(name).init(getattr(model, name)) for name in ("generator", "critic")}
 
     def step(
-        self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array, count: Array, kind: int
+        self, model: Any, memory: Any, batch: Mapping[str, Array], key: Array, kind: int
     ) -> tuple[Any, Any, Metrics]:
         """One step; a WGAN's is several of the critic on the batch, then one of the generator."""
         if self.kind != "wgan":
-            return super().step(model, memory, batch, key, count, kind)
+            return super().step(model, memory, batch, key, kind)
 
         def improve(model: WGAN, memory: Any, name: str, loss: Any, key: Array) -> tuple[WGAN, Any]:
             def of_part(part: MLP) -> Array:

@@ -89,7 +89,7 @@ class TD3BC(OfflineRL):
         return self.delay
 
     def step(
-        self, model: ActorCritic, memory: Any, batch: Batch, key: Array, count: Array, kind: int
+        self, model: ActorCritic, memory: Any, batch: Batch, key: Array, kind: int
     ) -> tuple[ActorCritic, Any, Metrics]:
         """A step of the critic, then, at every `delay`-th, one of the actor and of the targets."""
         model, memory, metrics = self.learn_critic(model, memory, batch, key)
