@@ -48,6 +48,7 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
     """Train, then score every checkpoint; scoring is not counted as training time."""
     runs = asked.runs / name
     options: dict[str, Any] = {"seeds": asked.seeds, "steps": asked.steps, "every": asked.every}
+    options |= {key: json.loads(value) for key, _, value in (one.partition("=") for one in asked.set)}
     if method in ("td3tsbc", "mbop", "tsmbop"):
         options["rule"] = paper_name(name)
     if method in ("mopo", "morel"):
@@ -136,6 +137,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, help="steps between checkpoints; a twentieth of all unless given")
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of the stitching")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of the methods' settings")
     parser.add_argument("--tables", action="store_true")
     asked = parser.parse_args()
     if asked.tables:
