@@ -30,11 +30,7 @@ from trajstitch.methods import METHODS, train_run
 from trajstitch.scores import normalise
 from trajstitch.stitch import PRESETS
 
-MOPO = {  # its authors' length of rollouts and penalty
-    "hopper-medium": (5, 5.0),
-    "halfcheetah-medium": (1, 1.0),
-    "walker2d-medium": (5, 5.0),
-}
+MOPO = {"hopper-medium": 5.0, "halfcheetah-medium": 0.5, "walker2d-medium": 0.5}  # OfflineRL-Kit's penalties
 NAMES = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 
 
@@ -48,13 +44,13 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
     """Train, then score every checkpoint; scoring is not counted as training time."""
     runs = asked.runs / name
     options: dict[str, Any] = {"seeds": asked.seeds, "steps": asked.steps, "every": asked.every}
-    options |= {key: json.loads(value) for key, _, value in (one.partition("=") for one in asked.set)}
     if method in ("td3tsbc", "mbop", "tsmbop"):
         options["rule"] = paper_name(name)
     if method in ("mopo", "morel"):
         options["terminate"] = "env"  # as published
     if method == "mopo":
-        options |= dict(zip(("rollout_steps", "penalty"), MOPO.get(name, (5, 1.0)), strict=True))
+        options["penalty"] = MOPO.get(name, 1.0)
+    options |= dict(asked.set)
     if method in ("td3tsbc", "tsmbop"):
         _, result = improve_run(data, PRESETS[asked.preset], runs / "improve")
         options["improved"] = result.dataset
@@ -75,6 +71,12 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
         "metrics": run.metrics()[-1],
         **scored(judged),
     }
+
+
+def setting(word: str) -> tuple[str, Any]:
+    """NAME=VALUE, of a method's settings."""
+    name, _, value = word.partition("=")
+    return name, json.loads(value)
 
 
 def scored(judged: Judged) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, help="steps between checkpoints; a twentieth of all unless given")
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of the stitching")
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of the methods' settings")
+    parser.add_argument("--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="of the methods")
     parser.add_argument("--tables", action="store_true")
     asked = parser.parse_args()
     if asked.tables:

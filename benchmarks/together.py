@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from methods import data_of, line, paper_name, scored
+from methods import data_of, line, paper_name, scored, setting
 
 from trajstitch import fit
 from trajstitch.data import Dataset
@@ -148,7 +148,7 @@ def train_all(asked: argparse.Namespace, preparing: Sequence[subprocess.Popen[by
         if method == "td3tsbc":
             continue
         asked.begun = time.monotonic()
-        config = configure(method, steps=asked.steps)
+        config = configure(method, steps=asked.steps, **dict(asked.set))
         tables = [config.table(one) for one in data]
         runs = [open_run(method, name, one, asked) for name, one in zip(names, data, strict=True)]
         branch = method == "td3bc" and "td3tsbc" in asked.methods
@@ -170,6 +170,7 @@ def train_all(asked: argparse.Namespace, preparing: Sequence[subprocess.Popen[by
 def open_run(method: str, name: str, data: Dataset, asked: argparse.Namespace) -> Run:
     """The run directory of a method on a data set."""
     settings = {"method": method, "steps": asked.steps, "seeds": asked.seeds, "every": asked.every}
+    settings |= dict(asked.set)
     about = {"fingerprint": data.fingerprint, "transitions": data.transitions, "info": dict(data.info)}
     return Run.open(asked.runs / name / method, {**settings, "data": about})
 
@@ -245,6 +246,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100_000)
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of the stitching")
+    parser.add_argument("--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="of the methods")
     parser.add_argument("--prepare", help="used by the script itself")
     parser.add_argument("--judge", help="used by the script itself")
     asked = parser.parse_args()

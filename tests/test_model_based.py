@@ -16,6 +16,7 @@ from trajstitch.data import Dataset, from_trajectories
 from trajstitch.dynamics import DynamicsConfig, GaussianStep
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit
+from trajstitch.keep import keep, recall
 from trajstitch.methods import configure, train
 from trajstitch.model_based import ModelBased
 from trajstitch.mopo import MOPO
@@ -48,8 +49,9 @@ def linear_world(seed=0, many=60, steps=25):
     )
 
 
-def test_the_world_reaches_the_known_mean_and_std():
-    config = DynamicsConfig(members=3, elites=2, width=32, depth=2, fit=Fit(steps=1500, batch=128, rate=3e-3))
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_the_world_reaches_the_known_mean_and_std(activation):
+    config = DynamicsConfig(3, 2, width=32, depth=2, activation=activation, fit=Fit(1500, batch=128, rate=3e-3))
     member, _ = train_members(linear_world(), config)
     world = make_world(member, linear_world())
     new = linear_world(seed=1, many=10)
@@ -62,6 +64,16 @@ def test_the_world_reaches_the_known_mean_and_std():
     np.testing.assert_allclose(std[..., [0, 2]].mean((0, 1)), [0.1, 0.3], rtol=0.25)
     assert std[..., 1].mean() < 3
     np.testing.assert_array_equal(world.start, linear_world().obs[linear_world().row])
+
+
+def test_a_smooth_net_is_what_numpy_says_and_stays_so_in_a_file(tmp_path):
+    keep(MLP.init([3, 5, 2], jax.random.key(0), "silu"), tmp_path / "net.npz")
+    net = recall(tmp_path / "net.npz")
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    hidden = x @ np.asarray(net.layers[0].weight).T + np.asarray(net.layers[0].bias)
+    hidden = hidden / (1 + np.exp(-hidden))
+    expected = hidden @ np.asarray(net.layers[1].weight).T + np.asarray(net.layers[1].bias)
+    np.testing.assert_allclose(net(jnp.asarray(x)), expected, rtol=1e-4)
 
 
 def test_what_happens_is_what_one_member_thinks():
@@ -221,7 +233,8 @@ def test_one_trajectory_is_not_enough():
 @pytest.mark.parametrize(
     ("method", "bad", "sentence"),
     [
-        *[("mopo", {name: 0}, f"{name} must be at least 1") for name in ("rollouts", "rollout_steps", "refresh")],
+        *[("mopo", {name: 0}, f"{name} must be at least 1") for name in ("rollouts", "refresh", "world_depth")],
+        ("morel", {"world_activation": "tanh"}, "world_activation must be relu or silu, not 'tanh'"),
         *[("morel", {name: 0}, f"{name} must be at least 1") for name in ("world_steps", "world_width")],
         ("mopo", {"real": 1.0}, "real must be from 0 to below 1"),
         ("mopo", {"terminate": "maybe"}, "terminate must be never or env, not 'maybe'"),

@@ -15,7 +15,7 @@ from jax import Array
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, History, Learner, Table, check_sizes, train_best
-from trajstitch.nets import MLP, Scale
+from trajstitch.nets import MLP, Activation, Scale
 from trajstitch.progress import Tell, silent
 
 _LOG_STD = (-10.0, 2.0)  # in units of the change's own std; the lower end lets a constant column be certain
@@ -29,6 +29,7 @@ class DynamicsConfig(Learner):
     elites: int = 5  # kept, by held-out likelihood
     width: int = 200
     depth: int = 3
+    activation: Activation = "relu"
     fit: Fit = Fit(steps=50_000, batch=256, rate=3e-4, patience=5)
 
     def __post_init__(self) -> None:
@@ -40,7 +41,7 @@ class DynamicsConfig(Learner):
         """A fresh member."""
         given, change = table["given"], table["change"]
         sizes = [given.shape[1], *[self.width] * self.depth, 2 * change.shape[1]]
-        return GaussianStep(MLP.init(sizes, key), Scale.of(given), Scale.of(change))
+        return GaussianStep(MLP.init(sizes, key, self.activation), Scale.of(given), Scale.of(change))
 
     def loss(self, model: GaussianStep, row: Mapping[str, Array], key: Array) -> Array:
         """-log p(change|given), in units of the change's std and without its constant."""

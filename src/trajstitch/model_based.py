@@ -18,6 +18,7 @@ from trajstitch.data import Dataset
 from trajstitch.dynamics import DynamicsConfig, GaussianStep
 from trajstitch.errors import InputError
 from trajstitch.fit import Fit, Metrics, Table, check_sizes, descend, mean_loss
+from trajstitch.nets import Activation
 from trajstitch.policy import Policy
 from trajstitch.progress import Tell, silent
 from trajstitch.sac import SAC, SoftActorCritic, draw
@@ -39,15 +40,19 @@ class ModelBased(SAC):
     world_steps: int = 200_000  # gradient steps of the world, before all others
     world_rate: float = 3e-4
     world_width: int = 200
+    world_depth: int = 3
+    world_activation: Activation = "relu"
     world_seed: int = 0  # one world serves all seeds of a policy
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "rollout_steps", "rollouts", "refresh", "world_steps", "world_width")
+        check_sizes(self, "rollout_steps", "rollouts", "refresh", "world_steps", "world_width", "world_depth")
         if not 0 <= self.real < 1:
             raise InputError(f"real must be from 0 to below 1, not {self.real:g}")
         if self.terminate not in ("never", "env"):
             raise InputError(f"terminate must be never or env, not {self.terminate!r}")
+        if self.world_activation not in ("relu", "silu"):
+            raise InputError(f"world_activation must be relu or silu, not {self.world_activation!r}")
         if not self.world_rate > 0 or self.world_seed < 0:
             raise InputError("world_rate must be above 0 and world_seed not below 0")
 
@@ -61,7 +66,10 @@ class ModelBased(SAC):
 
     def prepare(self, data: Dataset, tell: Tell = silent) -> GaussianStep:
         """The world's members."""
-        config = DynamicsConfig(width=self.world_width, fit=Fit(self.world_steps, 256, self.world_rate, 5))
+        schedule = Fit(self.world_steps, 256, self.world_rate, patience=5)
+        config = DynamicsConfig(
+            width=self.world_width, depth=self.world_depth, activation=self.world_activation, fit=schedule
+        )
         member, _ = train_members(data, config, self.world_seed, tell)
         return member
 

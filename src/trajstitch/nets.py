@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+Activation = Literal["relu", "silu"]
 
 
 class Scale(eqx.Module):
@@ -57,19 +59,22 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Linear layers with ReLU between them."""
+    """Linear layers with ReLU, or something smoother, between them."""
 
     layers: tuple[Linear, ...]
+    activation: Activation = eqx.field(static=True, default="relu")
 
     @staticmethod
-    def init(sizes: Sequence[int], key: Array) -> MLP:
+    def init(sizes: Sequence[int], key: Array, activation: Activation = "relu") -> MLP:
         """Layers from sizes[0] inputs over hidden sizes to sizes[-1] outputs."""
         keys = jax.random.split(key, len(sizes) - 1)
-        return MLP(tuple(Linear.init(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)))
+        layers = [Linear.init(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
+        return MLP(tuple(layers), activation)
 
     def __call__(self, x: Array) -> Array:
+        bend = {"relu": jax.nn.relu, "silu": jax.nn.silu}[self.activation]
         for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
+            x = bend(layer(x))
         return self.layers[-1](x)
 
 

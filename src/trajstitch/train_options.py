@@ -114,6 +114,10 @@ class ModelBased:
     """Adam's learning rate of the world (3e-4)."""
     world_width: Count = None
     """Units of its hidden layers (200)."""
+    world_depth: Count = None
+    """Hidden layers (3)."""
+    world_activation: Text = None
+    """relu or silu, between layers (relu)."""
     world_seed: Count = None
     """Of the world, which serves all seeds (0)."""
 
