@@ -412,9 +412,9 @@ def test_td3bc_actor_loss_by_hand():
 def steps_of(config, model, table, count):
     """The model after each of `count` steps."""
     memory, batch = config.begin(model), table
-    step = jax.jit(config.step, static_argnums=5)
+    step = jax.jit(config.step, static_argnums=4)
     for i in range(count):
-        model, memory, metrics = step(model, memory, batch, jax.random.key(i), jnp.asarray(i), i % config.turn)
+        model, memory, metrics = step(model, memory, batch, jax.random.key(i), i % config.turn)
         yield model, metrics
 
 

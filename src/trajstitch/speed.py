@@ -173,13 +173,13 @@ def _plain_step(learner: Learner, table: Table, steps: int) -> float:
     key = jax.random.key(0)
     model = learner.init(table, key)
     memory = learner.begin(model)
-    step = jax.jit(learner.step, static_argnums=5)
+    step = jax.jit(learner.step, static_argnums=4)
     rows = len(next(iter(table.values())))
     begin = 0.0
     for t in range(steps + 1):
         index = rng.integers(rows, size=learner.schedule.batch)
         batch = {name: column[index] for name, column in table.items()}
-        model, memory, _ = step(model, memory, batch, key, t, t % learner.turn)
+        model, memory, _ = step(model, memory, batch, key, t % learner.turn)
         if t == 0:
             _wait(model)
             begin = time.perf_counter()
