@@ -24,6 +24,7 @@ from trajstitch.data import Dataset
 from trajstitch.files import write_json
 from trajstitch.formats import load
 from trajstitch.keep import recall
+from trajstitch.nets import Scale
 from trajstitch.policy import load_policy
 from trajstitch.recording import collect
 from trajstitch.world import Belief, discrepancy, make_world
@@ -47,11 +48,13 @@ def main() -> None:
     where = {"physics": str(data.info["physics"]), "seed": 5, "together": 8}
     played = collect(policy, str(data.info["env_id"]), asked.steps, **where)  # type: ignore[arg-type]
     known, other = data.split(0.5)
-    tree = cKDTree(scaled(known, data)[::5])
+    scale = Scale.of(data.obs)
+    tree = cKDTree(scale(jnp.asarray(known.obs[known.row[::5]])))
 
     def measure(of: Dataset, chosen: Any) -> tuple[dict[str, Any], Any]:
-        distance, _ = tree.query(scaled(of, data)[chosen])
-        doubts = np.asarray(doubt(of.obs[of.row][chosen], of.action[chosen]))
+        obs = of.obs[of.row[chosen]]
+        distance, _ = tree.query(scale(obs))
+        doubts = np.asarray(doubt(obs, of.action[chosen]))
         return {
             "reward": round(float(of.reward[chosen].mean()), 2),
             "distance": round(float(np.median(distance)), 2),
@@ -82,11 +85,6 @@ def doubts_of(belief: Belief) -> Any:
     mean, std = belief.mean[:, :-1], belief.std[:, :-1]
     apart = (mean[:, None] - mean[None]) / jnp.sqrt(jnp.mean(std**2, 0))
     return jnp.stack([discrepancy(belief), jnp.max(jnp.linalg.norm(apart, axis=2))])
-
-
-def scaled(of: Dataset, data: Dataset) -> Any:
-    """States that steps begin in, each column in units of its std in the data."""
-    return of.obs[of.row] / np.maximum(data.obs.std(0), 1e-6)
 
 
 if __name__ == "__main__":

@@ -111,10 +111,14 @@ def saver(config: Method, runs: Sequence[Run], seeds: int) -> Save:
 
 
 def train_stitched(
-    states: dict[int, State], names: list[str], runs: dict[str, Run], data: list[Table], asked: argparse.Namespace
+    plain: Method,
+    states: dict[int, State],
+    names: list[str],
+    runs: dict[str, Run],
+    data: list[Table],
+    asked: argparse.Namespace,
 ) -> None:
     """TD3+TS+BC from td3bc's members at the first switch on; one training with, one without a frozen critic."""
-    plain = configure("td3bc", steps=asked.steps)
     switches = [switch_of(name, asked.steps) for name in names]
     later = [without_repeats(plain.table(load(asked.runs / name / "improve" / "improved.hdf5"))) for name in names]
     frozen = FrozenCritic(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)})
@@ -163,7 +167,7 @@ def train_all(asked: argparse.Namespace, preparing: Sequence[subprocess.Popen[by
             for run in runs:
                 copy_shared(run, stitched[run.path.parent.name])
             wait_for([asked.runs / name / "improve" / "improved.hdf5" for name in names], preparing)
-            train_stitched(states, names, stitched, tables, asked)
+            train_stitched(config, states, names, stitched, tables, asked)
             note_time(list(stitched.values()), None, len(names), asked)
 
 

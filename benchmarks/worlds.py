@@ -20,7 +20,7 @@ from trajstitch.dynamics import DynamicsConfig
 from trajstitch.files import write_json
 from trajstitch.fit import Fit
 from trajstitch.formats import load
-from trajstitch.world import held_out_steps, train_members
+from trajstitch.world import split_steps, train_members
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     data = load(asked.data)
-    rows = held_out_steps(data, 0)
+    _, rows = split_steps(data, seed=0)
     results: list[dict[str, Any]] = []
     for words in asked.networks:
         activation, depth, width, rate = words.split(",")
@@ -45,7 +45,7 @@ def main() -> None:
             Fit(asked.steps, 256, float(rate)),  # type: ignore[arg-type]
         )
         begin = time.monotonic()
-        member, history = train_members(data, config)
+        member, history = train_members(data, config, seed=0)
         seconds = time.monotonic() - begin
         mean, _ = jax.jit(jax.vmap(jax.tree.map(lambda leaf: leaf[0], member)))(rows["given"])
         error = np.linalg.norm(np.asarray(mean) - rows["change"], axis=1)

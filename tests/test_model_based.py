@@ -233,7 +233,8 @@ def test_one_trajectory_is_not_enough():
 @pytest.mark.parametrize(
     ("method", "bad", "sentence"),
     [
-        *[("mopo", {name: 0}, f"{name} must be at least 1") for name in ("rollouts", "refresh", "world_depth")],
+        *[("mopo", {name: 0}, f"{name} must be at least 1") for name in ("rollouts", "rollout_steps", "refresh")],
+        ("mopo", {"world_depth": 0}, "world_depth must be at least 1"),
         ("morel", {"world_activation": "tanh"}, "world_activation must be relu or silu, not 'tanh'"),
         *[("morel", {name: 0}, f"{name} must be at least 1") for name in ("world_steps", "world_width")],
         ("mopo", {"real": 1.0}, "real must be from 0 to below 1"),

@@ -17,7 +17,7 @@ from jax import Array
 from trajstitch.data import Dataset
 from trajstitch.dynamics import DynamicsConfig, GaussianStep
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Metrics, Table, check_sizes, descend, mean_loss
+from trajstitch.fit import Fit, Metrics, Table, check_sizes
 from trajstitch.nets import Activation
 from trajstitch.policy import Policy
 from trajstitch.progress import Tell, silent
@@ -101,9 +101,8 @@ class ModelBased(SAC):
         """SAC's step on a mixed batch."""
         mix_key, loss_key = jax.random.split(key)
         rows, metrics = self.mix(batch, memory["imagined"], mix_key)
-        loss = partial(mean_loss, self.loss, batch=rows, key=loss_key)
-        model, adam, more = descend(loss, model, memory["adam"], self.optimiser())
-        return self.after(model), {**memory, "adam": adam}, metrics | more
+        model, adam, more = super().step(model, memory["adam"], rows, loss_key, kind)
+        return model, {**memory, "adam": adam}, metrics | more
 
     def imagine(self, actor: Policy, batch: Batch, key: Array) -> dict[str, Array]:
         """Transitions of rollouts from states of the data; one that ends begins anew in another state."""

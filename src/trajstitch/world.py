@@ -18,8 +18,6 @@ from trajstitch.fit import History, Table
 from trajstitch.progress import Tell, silent
 from trajstitch.scores import env_options
 
-_TRAIN = 0.95  # share of the trajectories a world learns from
-
 
 class Belief(NamedTuple):
     """What E members think of one step; in the last column of each the reward, before it the next state."""
@@ -72,13 +70,14 @@ def train_members(
     data: Dataset, config: DynamicsConfig, seed: int = 0, tell: Tell = silent
 ) -> tuple[GaussianStep, History]:
     """Train on all trajectories but a twentieth, which choose the elites."""
-    train, _ = data.split(_TRAIN, seed)
-    return train_elites(_steps(train), held_out_steps(data, seed), config, seed, tell)
+    train, held_out = split_steps(data, seed)
+    return train_elites(train, held_out, config, seed, tell)
 
 
-def held_out_steps(data: Dataset, seed: int) -> Table:
-    """What a world of this seed is judged by."""
-    return _steps(data.split(_TRAIN, seed)[1])
+def split_steps(data: Dataset, seed: int) -> tuple[Table, Table]:
+    """What a world of this seed learns from, and what it is judged by."""
+    train, held_out = data.split(0.95, seed)
+    return _steps(train), _steps(held_out)
 
 
 def make_world(member: GaussianStep, data: Dataset, bounds: tuple[Any, Any] | None = None) -> World:
