@@ -6,6 +6,7 @@ What every method is held to, mopo and morel among them, is in test_offline.py.
 from dataclasses import replace
 from itertools import pairwise
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,16 @@ from trajstitch.mopo import MOPO
 from trajstitch.morel import Halt, MOReL
 from trajstitch.nets import MLP, Linear, Range, Scale
 from trajstitch.policy import Policy
-from trajstitch.world import Belief, World, discrepancy, env_bounds, happen, largest_std, make_world, train_members
+from trajstitch.world import (
+    Belief,
+    World,
+    discrepancy,
+    env_bounds,
+    largest_std,
+    make_world,
+    split_steps,
+    train_members,
+)
 from worlds import random_dataset
 
 # -- the world --------------------------------------------------------------------------------------------------
@@ -66,6 +76,17 @@ def test_the_world_reaches_the_known_mean_and_std(activation):
     np.testing.assert_array_equal(world.start, linear_world().obs[linear_world().row])
 
 
+def test_a_member_that_knows_nothing_is_as_sure_as_the_data():
+    linear = linear_world()
+    train, _ = split_steps(linear, seed=0)
+    member = DynamicsConfig(width=8, depth=1).init(train, jax.random.key(0))
+    unsure = eqx.tree_at(lambda m: m.net.layers[-1].bias, member, jnp.array([0.0, 0, 0, 9, -1, 1]))
+    unsure = eqx.tree_at(lambda m: m.net.layers[-1].weight, unsure, replace_fn=jnp.zeros_like)
+    world = make_world(jax.tree.map(lambda leaf: leaf[None], unsure), linear)
+    _, std = world.believe(jnp.array([0.3, 5.0]), jnp.array([0.1]))
+    np.testing.assert_allclose(std[0], train["change"].std(0) * [1, np.exp(-1), 1], rtol=1e-3)
+
+
 def test_a_smooth_net_is_what_numpy_says_and_stays_so_in_a_file(tmp_path):
     keep(MLP.init([3, 5, 2], jax.random.key(0), "silu"), tmp_path / "net.npz")
     net = recall(tmp_path / "net.npz")
@@ -76,11 +97,32 @@ def test_a_smooth_net_is_what_numpy_says_and_stays_so_in_a_file(tmp_path):
     np.testing.assert_allclose(net(jnp.asarray(x)), expected, rtol=1e-4)
 
 
-def test_what_happens_is_what_one_member_thinks():
+@pytest.mark.parametrize(
+    ("least", "most", "high", "expected"),
+    [
+        ([-50.0] * 3, [50.0] * 3, 12.0, ([11, 18], 36, False)),
+        ([-50.0, 19, -50], [10.5, 50, 35], 12.0, ([10.5, 19], 35, False)),  # never beyond the data
+        ([-50.0] * 3, [10.5, 50, 50], 10.9, ([10.5, 18], 36, True)),  # an end is one though the data have none
+    ],
+)
+def test_what_happens_is_what_one_member_thinks(least, most, high, expected):
     belief = Belief(jnp.array([[0.0, 0.0, 1.0], [10.0, 20.0, 30.0]]), jnp.array([[1.0, 1, 1], [1.0, 2, 3]]))
-    next_obs, reward = happen(belief, jnp.array(1), jnp.array([1.0, -1.0, 2.0]))
-    np.testing.assert_allclose(next_obs, [11, 18])
-    assert float(reward) == 36
+    world = counting_world(-np.inf, np.inf)
+    where = lambda w: (w.low, w.high, w.least, w.most)  # noqa: E731
+    known = (jnp.full(2, -np.inf), jnp.array([high, np.inf]), jnp.array(least), jnp.array(most))
+    next_obs, reward, ended = eqx.tree_at(where, world, known).happen(
+        belief, jnp.array(1), jnp.array([1.0, -1.0, 2.0])
+    )
+    np.testing.assert_allclose(next_obs, expected[0])
+    assert (float(reward), bool(ended)) == expected[1:]
+
+
+def test_the_world_knows_the_range_of_the_data():
+    data = random_dataset(0, (6, 5, 4))
+    member = DynamicsConfig(width=8, depth=1).init(split_steps(data, seed=0)[0], jax.random.key(0))
+    world = make_world(jax.tree.map(lambda leaf: leaf[None], member), data)
+    for found, end in ((world.least, np.min), (world.most, np.max)):
+        np.testing.assert_array_equal(found, [*end(data.obs, 0), end(data.reward)])
 
 
 # -- doubt ------------------------------------------------------------------------------------------------------
@@ -101,9 +143,9 @@ def test_mopo_takes_off_the_largest_std():
 def test_morel_halts_where_means_are_far_apart():
     """States (0, 0) and (3, 4) are 5 apart, the others less; rewards do not count."""
     assert float(discrepancy(BELIEF)) == 5
-    batch = {"halt": Halt(largest=jnp.array(8.0), reward=jnp.array(-50.0))}
     for threshold, expected in ((0.6, (-50.0, True)), (0.65, (1.5, False))):
-        reward, halted, doubt = MOReL(threshold=threshold).weigh(batch, BELIEF, jnp.array(1.5))
+        batch = {"halt": Halt(jnp.array(8.0), jnp.array(threshold), jnp.array(-50.0))}
+        reward, halted, doubt = MOReL().weigh(batch, BELIEF, jnp.array(1.5))
         assert (float(reward), bool(halted)) == expected
         assert float(doubt) == 5 / 8
 
@@ -114,8 +156,11 @@ def test_what_a_halt_is_measured_by():
     table = config.table(data, config.prepare(data))
     beliefs = jax.jit(jax.vmap(table["world"].believe))(data.obs[data.row], data.action)
     states = np.asarray(beliefs.mean)[..., :-1]
-    apart = max(np.linalg.norm(a - b) for row in states for a in row for b in row)
-    np.testing.assert_allclose(table["halt"].largest, apart, rtol=1e-4)
+    apart = [max(np.linalg.norm(a - b) for a in row for b in row) for row in states]
+    np.testing.assert_allclose(table["halt"].largest, max(apart), rtol=1e-4)
+    np.testing.assert_allclose(table["halt"].threshold, np.quantile(apart, 0.99) / max(apart), rtol=1e-4)
+    chosen = replace(config, threshold=0.3).table(data, table["world"].member)
+    np.testing.assert_allclose(chosen["halt"].threshold, 0.3, rtol=1e-6)
     np.testing.assert_allclose(table["halt"].reward, data.reward.min() - 7, rtol=1e-5)
 
 
@@ -130,17 +175,23 @@ def counting_world(low, high):
     net = MLP((Linear(jnp.asarray(weight), jnp.asarray(bias)),))
     one = GaussianStep(net, Scale.unit(2), Scale.unit(2))
     member = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), one)
-    return World(member, jnp.array([[0.0], [10.0]]), jnp.array([low]), jnp.array([high]))
+    start, shown = jnp.array([[0.0], [10.0]]), jnp.full(2, np.inf)
+    return World(member, start, jnp.array([low]), jnp.array([high]), -shown, shown, member.change.std)
 
 
 ACTOR = Policy.init(Scale.unit(1), Range(jnp.array([1.0]), jnp.array([2.0])), jax.random.key(0), "tanh-gaussian")
 CONFIG = MOPO(rollouts=200, rollout_steps=4, penalty=0.0)
 
 
-def rollouts(world):
+NONE = {"next_obs": jnp.zeros((800, 1)), "done": jnp.ones(800)}
+
+
+def rollouts(world, config=CONFIG, before=NONE):
     """Columns [steps, rollouts, …]."""
-    rows = jax.jit(lambda key: CONFIG.imagine(ACTOR, {"world": world}, key))(jax.random.key(1))
-    return {name: np.asarray(column).reshape(4, 200, *column.shape[1:]) for name, column in rows.items()}
+    imagine = jax.jit(lambda before: config.imagine(ACTOR, {"world": world}, before, jax.random.key(1)))
+    return {
+        name: np.asarray(column).reshape(4, 200, *column.shape[1:]) for name, column in imagine(before).items()
+    }
 
 
 def test_rollouts_go_on_from_where_they_are():
@@ -163,6 +214,18 @@ def test_a_rollout_ends_outside_the_range_and_begins_anew():
     after = rows["obs"][1:, :, 0]
     assert np.isin(after[outside[:-1]], (0, 10)).all()
     np.testing.assert_array_equal(after[~outside[:-1]], rows["next_obs"][:-1, :, 0][~outside[:-1]])
+
+
+def test_some_rollouts_go_on_where_the_last_ones_were():
+    config, world = replace(CONFIG, onward=0.75), counting_world(-1.0, 12.5)
+    before = rollouts(world, config)
+    last = {name: jnp.asarray(before[name].reshape(800, *before[name].shape[2:])) for name in NONE}
+    first = rollouts(world, config, last)["obs"][0, :, 0]
+    ended, was = before["done"][-1] > 0, before["next_obs"][-1, :, 0]
+    assert ended.any()
+    assert np.isin(first[ended], (0, 10)).all()
+    assert (first[~ended] == was[~ended]).mean() == pytest.approx(0.75, abs=0.1)
+    assert np.isin(first[first != was], (0, 10)).all()
 
 
 def test_a_batch_has_its_share_of_data():
@@ -237,11 +300,12 @@ def test_one_trajectory_is_not_enough():
         ("mopo", {"world_depth": 0}, "world_depth must be at least 1"),
         ("morel", {"world_activation": "tanh"}, "world_activation must be relu or silu, not 'tanh'"),
         *[("morel", {name: 0}, f"{name} must be at least 1") for name in ("world_steps", "world_width")],
-        ("mopo", {"real": 1.0}, "real must be from 0 to below 1"),
+        *[("mopo", {name: 1.0}, f"{name} must be from 0 to below 1, not 1") for name in ("real", "onward")],
         ("mopo", {"terminate": "maybe"}, "terminate must be never or env, not 'maybe'"),
         ("mopo", {"world_rate": 0.0}, "world_rate"),
         ("mopo", {"penalty": -1.0}, "penalty must not be below 0"),
         ("mopo", {"actor_rate": 0.0}, "actor_rate must be above 0"),
+        ("mopo", {"actor_schedule": "linear"}, "actor_schedule must be constant or cosine, not 'linear'"),
         ("mopo", {"threshold": 1.0}, "no setting 'threshold'"),
         ("morel", {"threshold": 0.0}, "threshold must be above 0"),
         ("morel", {"halt_penalty": -1.0}, "halt_penalty"),

@@ -33,7 +33,8 @@ OFFLINE = ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel")
 REWARDED = (*OFFLINE, "mbop", "tsmbop", "diffuser")  # methods that look at rewards
 TWO = ("td3tsbc", "tsmbop")  # those that take improved data too
 WORLDLY = {"rollouts": 500, "rollout_steps": 2, "refresh": 20, "real": 0.5, "discount": 0.5, "batch": 128}
-WORLDLY |= {"world_steps": 1500, "world_rate": 3e-3, "world_width": 48}
+WORLDLY |= {"world_steps": 1500, "world_rate": 3e-3, "world_width": 48, "world_depth": 3}
+WORLDLY |= {"world_activation": "relu"}  # which learns this small world in so few steps
 SOFT = {"target_rate": 0.05, "actor_rate": 3e-3}
 FAST = {"steps": 1000, "batch": 64, "width": 32, "rate": 3e-3}
 OWN = {
@@ -635,6 +636,22 @@ def test_the_temperature_holds_the_entropy_that_is_asked_for():
     assert slope_at(entropy) == pytest.approx(0, abs=1e-5)
     assert slope_at(entropy - 1) == pytest.approx(1, abs=1e-5)
     assert slope_at(None) == pytest.approx(slope_at(-2.0))
+
+
+def test_a_cosine_takes_the_actor_s_rate_to_nothing():
+    """With the same slope at every step: Adam's first steps are of the rate, those at the end of none of it."""
+    model, _ = fresh(SAC(width=8))
+    ones = jax.tree.map(jnp.ones_like, model)
+    for schedule, last in (("constant", 1e-3), ("cosine", 0.0)):
+        adam = SAC(width=8, actor_rate=1e-3, actor_schedule=schedule, fit=Fit(steps=10, rate=1e-2)).optimiser()
+        memory, taken = adam.init(model), []
+        for _ in range(11):
+            step, memory = adam.update(ones, memory, model)
+            taken.append(step)
+        for name, first, end in (("actor", 1e-3, last), ("log_temperature", 1e-3, last), ("critic", 1e-2, 1e-2)):
+            for i, rate in ((0, first), (10, end)):
+                leaf = jax.tree.leaves(getattr(taken[i], name))[0]
+                np.testing.assert_allclose(leaf, -rate, rtol=1e-3, atol=1e-9)
 
 
 def test_cql_looks_at_no_action_outside_the_range():

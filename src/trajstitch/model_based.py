@@ -22,7 +22,7 @@ from trajstitch.nets import Activation
 from trajstitch.policy import Policy
 from trajstitch.progress import Tell, silent
 from trajstitch.sac import SAC, SoftActorCritic, draw
-from trajstitch.world import Belief, World, env_bounds, happen, make_world, train_members
+from trajstitch.world import Belief, World, env_bounds, make_world, train_members
 
 Batch = Mapping[str, Any]  # columns of a batch, and the world
 
@@ -31,24 +31,27 @@ Batch = Mapping[str, Any]  # columns of a batch, and the world
 class ModelBased(SAC):
     """Settings of both methods."""
 
-    rollout_steps: int = 5  # length of a rollout
+    actor_schedule: Literal["constant", "cosine"] = "cosine"
+    rollout_steps: int = 5  # of each rollout, between one renewal and the next
     # 50,000 transitions every 200 steps: as many a step as published (250,000 every 1,000), in a smaller store.
     rollouts: int = 10_000  # side by side
     refresh: int = 200  # steps between rollouts, which replace the last ones
+    onward: float = 0.9  # chance that a rollout goes on where its last one was; else it begins in the data
     real: float = 0.05  # share of a batch that is data
     terminate: Literal["never", "env"] = "never"  # env: a rollout ends by the rule of the data's environment
     world_steps: int = 200_000  # gradient steps of the world, before all others
-    world_rate: float = 3e-4
+    world_rate: float = 1e-3
     world_width: int = 200
-    world_depth: int = 3
-    world_activation: Activation = "relu"
+    world_depth: int = 4
+    world_activation: Activation = "silu"
     world_seed: int = 0  # one world serves all seeds of a policy
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes(self, "rollout_steps", "rollouts", "refresh", "world_steps", "world_width", "world_depth")
-        if not 0 <= self.real < 1:
-            raise InputError(f"real must be from 0 to below 1, not {self.real:g}")
+        for name in ("real", "onward"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must be from 0 to below 1, not {getattr(self, name):g}")
         if self.terminate not in ("never", "env"):
             raise InputError(f"terminate must be never or env, not {self.terminate!r}")
         if self.world_activation not in ("relu", "silu"):
@@ -83,7 +86,7 @@ class ModelBased(SAC):
         count, obs, action = self.rollout_steps * self.rollouts, model.actor.obs_dim, model.actor.action_dim
         imagined = {name: jnp.zeros((count, size)) for name, size in (("obs", obs), ("next_obs", obs))}
         imagined |= {"action": jnp.zeros((count, action))}
-        imagined |= {name: jnp.zeros(count) for name in ("reward", "done", "doubt")}
+        imagined |= {"reward": jnp.zeros(count), "done": jnp.ones(count), "doubt": jnp.zeros(count)}
         return {"adam": super().begin(model), "imagined": imagined}
 
     @property
@@ -93,7 +96,7 @@ class ModelBased(SAC):
 
     def renew(self, model: SoftActorCritic, memory: Any, table: Table, key: Array) -> Any:
         """New rollouts in place of the last ones."""
-        return {**memory, "imagined": self.imagine(model.actor, table, key)}
+        return {**memory, "imagined": self.imagine(model.actor, table, memory["imagined"], key)}
 
     def step(
         self, model: SoftActorCritic, memory: Any, batch: Batch, key: Array, kind: int
@@ -104,8 +107,12 @@ class ModelBased(SAC):
         model, adam, more = super().step(model, memory["adam"], rows, loss_key, kind)
         return model, {**memory, "adam": adam}, metrics | more
 
-    def imagine(self, actor: Policy, batch: Batch, key: Array) -> dict[str, Array]:
-        """Transitions of rollouts from states of the data; one that ends begins anew in another state."""
+    def imagine(self, actor: Policy, batch: Batch, before: Batch, key: Array) -> dict[str, Array]:
+        """Transitions of rollouts from states of the data; one that ends begins anew in another state.
+
+        Some go on where those `before` them were: a state that is only ever the last of a rollout has a value that
+        nothing but guesses make.
+        """
         world: World = batch["world"]
         count, (elites, size) = self.rollouts, world.member.change.mean.shape
 
@@ -118,8 +125,10 @@ class ModelBased(SAC):
             ended = rows["done"][:, None] > 0
             return jnp.where(ended, world.begin(count, begin_key), rows["next_obs"]), rows
 
-        first_key, key = jax.random.split(key)
-        _, rows = jax.lax.scan(advance, world.begin(count, first_key), jax.random.split(key, self.rollout_steps))
+        first_key, onward_key, key = jax.random.split(key, 3)
+        goes_on = jax.random.bernoulli(onward_key, self.onward, (count,)) & (before["done"][-count:] == 0)
+        first = jnp.where(goes_on[:, None], before["next_obs"][-count:], world.begin(count, first_key))
+        _, rows = jax.lax.scan(advance, first, jax.random.split(key, self.rollout_steps))
         return {name: column.reshape(-1, *column.shape[2:]) for name, column in rows.items()}
 
     def imagine_one(self, actor: Policy, batch: Batch, obs: Array, which: Array, noise: Array) -> dict[str, Array]:
@@ -127,9 +136,9 @@ class ModelBased(SAC):
         world: World = batch["world"]
         action, _ = draw(actor, obs, noise[: actor.action_dim])
         belief = world.believe(obs, action)
-        next_obs, reward = happen(belief, which, noise[actor.action_dim :])
+        next_obs, reward, ended = world.happen(belief, which, noise[actor.action_dim :])
         reward, halted, doubt = self.weigh(batch, belief, reward)
-        done = (halted | world.ended(next_obs)).astype(jnp.float32)
+        done = (halted | ended).astype(jnp.float32)
         row = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
         return {**row, "done": done, "doubt": doubt}
 

@@ -17,7 +17,7 @@ class MOPO(ModelBased):
     """Model-based offline policy optimization."""
 
     penalty: float = 1.0  # λ, of the largest std
-    target_entropy: float | None = -3.0  # its authors', in all environments
+    actor_rate: float = 1e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
@@ -24,6 +25,7 @@ class Halt(eqx.Module):
     """The end of a rollout in unknown country."""
 
     largest: Array  # [], discrepancy of a step in the data
+    threshold: Array  # [], beyond which a rollout halts, in units of the largest
     reward: Array  # []
 
 
@@ -31,31 +33,33 @@ class Halt(eqx.Module):
 class MOReL(ModelBased):
     """Model-based offline RL in a pessimistic world."""
 
-    threshold: float = 1.0  # discrepancy beyond which a rollout halts, in units of the data's largest
+    # Discrepancy beyond which a rollout halts, in units of the data's largest; None: a hundredth of the data's is.
+    threshold: float | None = None
     halt_penalty: float = 30.0  # the reward of halting is the data's least less this
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.threshold > 0 or self.halt_penalty < 0:
+        if (self.threshold is not None and not self.threshold > 0) or self.halt_penalty < 0:
             raise InputError("threshold must be above 0 and halt_penalty not below 0")
 
     def table(self, data: Dataset, prepared: Any = None) -> Table:
         """With what a halt depends on."""
         table = super().table(data, prepared)
-        largest = largest_discrepancy(table["world"], table["obs"], table["action"])
+        found = discrepancies(table["world"], table["obs"], table["action"])
+        threshold = np.quantile(found, 0.99) / found.max() if self.threshold is None else self.threshold
         reward = table["reward"].min() - self.halt_penalty
-        return {**table, "halt": Halt(jnp.asarray(largest), jnp.asarray(reward, jnp.float32))}
+        return {**table, "halt": Halt(*[jnp.asarray(x, jnp.float32) for x in (found.max(), threshold, reward)])}
 
     def weigh(self, batch: Batch, belief: Belief, reward: Array) -> tuple[Array, Array, Array]:
         """Beyond the threshold, the price and the end; `doubt` is the discrepancy in units of the largest."""
         halt: Halt = batch["halt"]
         doubt = discrepancy(belief) / halt.largest
-        halted = doubt > self.threshold
+        halted = doubt > halt.threshold
         return jnp.where(halted, halt.reward, reward), halted, doubt
 
 
-def largest_discrepancy(world: World, obs: Array, action: Array) -> np.float32:
-    """Of the transitions in the data."""
+def discrepancies(world: World, obs: Array, action: Array) -> NDArray[np.float32]:
+    """Of the transitions in the data [T]."""
     of_block = jax.jit(jax.vmap(lambda o, a: discrepancy(world.believe(o, a))))
     blocks = range(0, len(obs), _BLOCK)
-    return max(np.asarray(of_block(obs[i : i + _BLOCK], action[i : i + _BLOCK])).max() for i in blocks)
+    return np.concatenate([of_block(obs[i : i + _BLOCK], action[i : i + _BLOCK]) for i in blocks])

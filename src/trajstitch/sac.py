@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -34,6 +34,7 @@ class SAC(OfflineRL):
     """Soft actor-critic, which methods make fit for offline data each in its own way."""
 
     actor_rate: float = 3e-4  # also of the temperature
+    actor_schedule: Literal["constant", "cosine"] = "constant"  # cosine: that rate falls to 0 over all steps
     target_entropy: float | None = None  # of the policy; minus the number of actions unless given, SAC's choice
     fit: Fit = Fit(steps=1_000_000, batch=256, rate=3e-4)
 
@@ -41,6 +42,8 @@ class SAC(OfflineRL):
         super().__post_init__()
         if not self.actor_rate > 0:
             raise InputError(f"actor_rate must be above 0, not {self.actor_rate:g}")
+        if self.actor_schedule not in ("constant", "cosine"):
+            raise InputError(f"actor_schedule must be constant or cosine, not {self.actor_schedule!r}")
 
     def init(self, table: Table, key: Array) -> SoftActorCritic:
         """Fresh networks and a temperature of 1."""
@@ -78,9 +81,12 @@ class SAC(OfflineRL):
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam, with a rate of their own for actor and temperature; targets only follow."""
+        rate: Any = self.actor_rate
+        if self.actor_schedule == "cosine":
+            rate = optax.cosine_decay_schedule(rate, self.fit.steps)
         kinds = {
             "critic": optax.adam(self.fit.rate),
-            "actor": optax.adam(self.actor_rate),
+            "actor": optax.adam(rate),
             "still": optax.set_to_zero(),
         }
         labels: Any = SoftActorCritic

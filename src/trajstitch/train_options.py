@@ -82,16 +82,18 @@ class IQL:
 
 @dataclass(frozen=True)
 class CQL:
-    """Of cql; the last two also of mopo and morel."""
+    """Of cql; the last three also of mopo and morel."""
 
     min_q_weight: Number = None
     """Of the conservative term (5; 10 on data of experts)."""
     pushed: Count = None
     """Of the sampled actions, how many a state are pushed down, drawn by weight; 0: all (0)."""
     actor_rate: Number = None
-    """Adam's learning rate of actor and temperature (1e-4; mopo, morel: 3e-4); --rate is the critic's."""
+    """Adam's learning rate of actor and temperature (1e-4; morel: 3e-4); --rate is the critic's."""
+    actor_schedule: Text = None
+    """constant, or cosine: that rate falls to 0 over all steps (constant; mopo, morel: cosine)."""
     target_entropy: Number = None
-    """The policy's entropy is kept at this (minus the number of actions; mopo: -3)."""
+    """The policy's entropy is kept at this (minus the number of actions)."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,13 @@ class ModelBased:
     """Of mopo and morel."""
 
     rollout_steps: Count = None
-    """Length of a rollout (5)."""
+    """Steps of each rollout, between one renewal and the next (5)."""
     rollouts: Count = None
     """Side by side (10000)."""
     refresh: Count = None
     """Steps between rollouts (200)."""
+    onward: Number = None
+    """Chance that a rollout goes on where its last one was, instead of beginning in the data (0.9)."""
     real: Number = None
     """Share of a batch that is data (0.05)."""
     terminate: Text = None
@@ -111,13 +115,13 @@ class ModelBased:
     world_steps: Count = None
     """Gradient steps of the world (200000)."""
     world_rate: Number = None
-    """Adam's learning rate of the world (3e-4)."""
+    """Adam's learning rate of the world (1e-3)."""
     world_width: Count = None
     """Units of its hidden layers (200)."""
     world_depth: Count = None
-    """Hidden layers (3)."""
+    """Hidden layers (4)."""
     world_activation: Text = None
-    """relu or silu, between layers (relu)."""
+    """relu or silu, between layers (silu)."""
     world_seed: Count = None
     """Of the world, which serves all seeds (0)."""
 
@@ -135,7 +139,7 @@ class MOReL:
     """Of morel."""
 
     threshold: Number = None
-    """Disagreement at which a rollout halts, in units of the data's largest (1)."""
+    """Disagreement at which a rollout halts, in units of the data's largest (a hundredth of them is beyond)."""
     halt_penalty: Number = None
     """What halting costs beyond the data's least reward (30)."""
 

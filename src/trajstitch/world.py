@@ -27,32 +27,35 @@ class Belief(NamedTuple):
 
 
 class World(eqx.Module):
-    """The elites, the states that rollouts begin in, and the range outside which an episode ends."""
+    """The elites, the states that rollouts begin in, where episodes end, and what no rollout goes beyond."""
 
     member: GaussianStep  # every array with the leading axis E
     start: Array  # [N, S]
     low: Array  # [S], -inf where nothing ends an episode
     high: Array  # [S]
+    least: Array  # [S + 1], of each state and the reward in the data
+    most: Array  # [S + 1]
+    widest: Array  # [E, S + 1], std of the change of each state, and of the reward, in the data
 
     def believe(self, obs: Array, action: Array) -> Belief:
-        """Of one state and action, raw units."""
+        """Of one state and action, raw units; no member is less sure than who knows the data's spread alone."""
         given = jnp.concatenate([obs, action])
         mean, std = eqx.filter_vmap(lambda one: one(given))(self.member)
-        return Belief(mean + jnp.append(obs, 0.0), std)
+        return Belief(mean + jnp.append(obs, 0.0), jnp.minimum(std, self.widest))
 
     def begin(self, count: int, key: Array) -> Array:
         """States of the data [count, S], any of them."""
         return self.start[jax.random.randint(key, (count,), 0, len(self.start))]
 
-    def ended(self, obs: Array) -> Array:
-        """Whether a state is one that ends its episode."""
-        return ~jnp.all((self.low < obs) & (obs < self.high))
+    def happen(self, belief: Belief, which: Array, noise: Array) -> tuple[Array, Array, Array]:
+        """The next state and reward that member `which` makes of normal noise [S + 1], and whether that is an end.
 
-
-def happen(belief: Belief, which: Array, noise: Array) -> tuple[Array, Array]:
-    """The next state and reward that member `which` makes of normal noise [S + 1]."""
-    drawn = belief.mean[which] + belief.std[which] * noise
-    return drawn[:-1], drawn[-1]
+        Neither leaves the range of the data: beyond it all is guessed, and guesses grow from step to step.
+        """
+        drawn = belief.mean[which] + belief.std[which] * noise
+        ended = ~jnp.all((self.low < drawn[:-1]) & (drawn[:-1] < self.high))
+        kept = jnp.clip(drawn, self.least, self.most)
+        return kept[:-1], kept[-1], ended
 
 
 def largest_std(belief: Belief) -> Array:
@@ -84,7 +87,9 @@ def make_world(member: GaussianStep, data: Dataset, bounds: tuple[Any, Any] | No
     """A world of these members that begins in states of the data; `bounds` are low and high [S]."""
     low, high = bounds or (np.full(data.obs_dim, -np.inf), np.full(data.obs_dim, np.inf))
     start = jnp.asarray(data.obs[data.row])
-    return World(member, start, jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32))
+    low, high = jnp.asarray(low, jnp.float32), jnp.asarray(high, jnp.float32)
+    least, most = (jnp.append(end(data.obs, 0), end(data.reward)) for end in (np.min, np.max))
+    return World(member, start, low, high, least, most, widest=member.change.std)
 
 
 def _steps(data: Dataset) -> Table:
