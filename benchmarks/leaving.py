@@ -12,6 +12,7 @@ than one of the data: 0.5 says nothing, 1 all.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import cKDTree
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reins import without
 
 from trajstitch.data import Dataset
 from trajstitch.files import write_json
@@ -42,7 +46,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     data = load(asked.data)
-    world = make_world(recall(asked.world), data)
+    world = without(make_world(recall(asked.world), data), lambda w: w.widest, np.inf)
     doubt = jax.jit(jax.vmap(lambda obs, action: doubts_of(world.believe(obs, action))))
     policy: Any = jax.tree.map(lambda leaf: leaf[0], load_policy(asked.policy))
     where = {"physics": str(data.info["physics"]), "seed": 5, "together": 8}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -105,7 +106,7 @@ def measure_all(name: str, asked: argparse.Namespace) -> None:
     report: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"methods": {}}
     report |= {"name": name, "fingerprint": data.fingerprint, "transitions": data.transitions}
     for method in asked.methods:
-        report["methods"][method] = measure(method, name, data, asked) | {"command": " ".join(sys.argv)}
+        report["methods"][method] = measure(method, name, data, asked) | {"command": shlex.join(sys.argv)}
         write_json(out, report)
         print(line(name, method, report["methods"][method]), flush=True)
 

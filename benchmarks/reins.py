@@ -1,6 +1,6 @@
 """What holds rollouts in a learnt world, taken away one after the other: MOPO's scores without it.
 
-    python benchmarks/reins.py halfcheetah-medium.traj --set penalty=0.5 actor_rate=1e-4 target_entropy=-6
+    python benchmarks/reins.py halfcheetah-medium.traj --set penalty=0.5 actor_schedule='"constant"'
 
 std: no member is less sure than the data's own spread. range: no state or reward is beyond those of the data.
 onward: rollouts go on where they were. All variants share one world and one seed; each is scored at every
@@ -10,6 +10,7 @@ checkpoint. Runs go to --runs and go on where they were stopped; --json FILE kee
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,10 +84,11 @@ def main() -> None:
     data = load(asked.data)
     judge = Judge(str(data.info["env_id"]), str(data.info.get("physics", "gymnasium")), 10)
     asked.runs.mkdir(parents=True, exist_ok=True)
+    world = asked.runs / f"world-{data.fingerprint}-{asked.world_steps}.npz"
     results: dict[str, Any] = {}
     for reins in asked.variants:
         options = {"steps": asked.steps, "every": asked.every, "rollouts": asked.rollouts, "terminate": "env"}
-        options |= {"world_steps": asked.world_steps, "world": str(asked.runs / "world.npz")}
+        options |= {"world_steps": asked.world_steps, "world": str(world)}
         options |= {"reins": reins, **({} if "onward" in reins else {"onward": 0.0}), **dict(asked.set)}
         path = asked.runs / reins.replace(" ", "-")
         run, judged = methods.train_run("loose", data, path, judge=judge, **options)
@@ -98,7 +100,7 @@ def main() -> None:
         results[reins] = {"step": curve["step"], "score": [one[0] for one in curve["per_seed"]], **metrics}
         print(reins, results[reins], flush=True)
     if asked.json:
-        about = {"data": Path(asked.data).name, "fingerprint": data.fingerprint, "command": " ".join(sys.argv)}
+        about = {"data": Path(asked.data).name, "fingerprint": data.fingerprint, "command": shlex.join(sys.argv)}
         write_json(asked.json, {**about, "variants": results})
 
 

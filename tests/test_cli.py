@@ -189,6 +189,7 @@ def test_options_are_settings_of_the_methods_they_name():
         train_options.MOReL: ("morel",),
     }
     single = {"return_horizon": ("mbop",), "value_rate": ("tsmbop",)}
+    single |= {name: ("cql", "mopo", "morel") for name in ("actor_rate", "actor_schedule", "target_entropy")}
     for group, names in owners.items():
         for field in dataclasses.fields(group):
             for name in single.get(field.name, names):

@@ -1,4 +1,4 @@
-"""Model-based offline RL: SAC on short rollouts in a world learnt from the data, mixed with some of the data.
+"""Model-based offline RL: SAC on rollouts in a world learnt from the data, mixed with some of the data.
 
 How far the world is to be trusted is where methods differ: `weigh` is theirs.
 """

@@ -33,7 +33,7 @@ class Halt(eqx.Module):
 class MOReL(ModelBased):
     """Model-based offline RL in a pessimistic world."""
 
-    # Discrepancy beyond which a rollout halts, in units of the data's largest; None: a hundredth of the data's is.
+    # Discrepancy beyond which a rollout halts, in units of the data's largest; None: the data's 99% quantile.
     threshold: float | None = None
     halt_penalty: float = 30.0  # the reward of halting is the data's least less this
 

@@ -139,7 +139,7 @@ class MOReL:
     """Of morel."""
 
     threshold: Number = None
-    """Disagreement at which a rollout halts, in units of the data's largest (a hundredth of them is beyond)."""
+    """Disagreement beyond which a rollout halts, in units of the data's largest (the data's 99% quantile)."""
     halt_penalty: Number = None
     """What halting costs beyond the data's least reward (30)."""
 

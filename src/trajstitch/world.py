@@ -35,7 +35,7 @@ class World(eqx.Module):
     high: Array  # [S]
     least: Array  # [S + 1], of each state and the reward in the data
     most: Array  # [S + 1]
-    widest: Array  # [E, S + 1], std of the change of each state, and of the reward, in the data
+    widest: Array  # [E, S + 1], std of the change of each state, and of the reward, in what members learnt from
 
     def believe(self, obs: Array, action: Array) -> Belief:
         """Of one state and action, raw units; no member is less sure than who knows the data's spread alone."""
