@@ -450,6 +450,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another(name):
     [
         (DynamicsConfig, {"elites": 8}, "elites must be from 1 to the 7 members, not 8"),
         (DynamicsConfig, {"elites": 0}, "elites must be from 1"),
+        (DynamicsConfig, {"activation": "tanh"}, "activation must be relu or silu, not 'tanh'"),
         (InverseConfig, {"kind": "gan"}, "regression or a cvae"),
         (InverseConfig, {"latent": "mode"}, "mean or sample"),
         (RewardConfig, {"kind": "linear"}, "mlp, gaussian, vae, wgan"),

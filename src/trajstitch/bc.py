@@ -13,7 +13,7 @@ from jax import Array
 from trajstitch.data import Dataset, Float
 from trajstitch.dynamics import step_table
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Metrics, Table, check_sizes
+from trajstitch.fit import Fit, Metrics, Table, check_choice, check_sizes
 from trajstitch.method import Method
 from trajstitch.nets import Range, Scale
 from trajstitch.policy import Policy
@@ -33,8 +33,7 @@ class BC(Method):
     fit: Fit = Fit(steps=100_000, batch=256, rate=1e-3)  # the paper's
 
     def __post_init__(self) -> None:
-        if self.head not in ("tanh", "gaussian"):
-            raise InputError(f"head must be tanh or gaussian, not {self.head!r}")
+        check_choice(self, "head", "tanh", "gaussian")
         check_sizes(self, "width", "depth")
         if not 0 < self.percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from jax import Array
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, History, Learner, Table, check_sizes, train_best
+from trajstitch.fit import Fit, History, Learner, Table, check_choice, check_sizes, train_best
 from trajstitch.nets import MLP, Activation, Scale
 from trajstitch.progress import Tell, silent
 
@@ -34,6 +34,7 @@ class DynamicsConfig(Learner):
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "depth")
+        check_choice(self, "activation", *get_args(Activation))
         if not 1 <= self.elites <= self.members:
             raise InputError(f"elites must be from 1 to the {self.members} members, not {self.elites}")
 

@@ -109,6 +109,12 @@ def check_sizes(config: Any, *names: str) -> None:
             raise InputError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
+def check_choice(config: Any, name: str, *choices: str) -> None:
+    """InputError where this setting is none of the choices."""
+    if getattr(config, name) not in choices:
+        raise InputError(f"{name} must be {' or '.join(choices)}, not {getattr(config, name)!r}")
+
+
 def mean_loss(loss: Any, model: Any, batch: Mapping[str, Array], key: Array) -> Any:
     """The mean over a batch of a loss of one row, and of the numbers that come with it."""
     rows = len(next(iter(batch.values())))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import Array
 from trajstitch.data import Dataset
 from trajstitch.dynamics import DynamicsConfig, GaussianStep
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Metrics, Table, check_sizes
+from trajstitch.fit import Fit, Metrics, Table, check_choice, check_sizes
 from trajstitch.nets import Activation
 from trajstitch.policy import Policy
 from trajstitch.progress import Tell, silent
@@ -52,10 +52,8 @@ class ModelBased(SAC):
         for name in ("real", "onward"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must be from 0 to below 1, not {getattr(self, name):g}")
-        if self.terminate not in ("never", "env"):
-            raise InputError(f"terminate must be never or env, not {self.terminate!r}")
-        if self.world_activation not in ("relu", "silu"):
-            raise InputError(f"world_activation must be relu or silu, not {self.world_activation!r}")
+        check_choice(self, "terminate", "never", "env")
+        check_choice(self, "world_activation", *get_args(Activation))
         if not self.world_rate > 0 or self.world_seed < 0:
             raise InputError("world_rate must be above 0 and world_seed not below 0")
 

@@ -14,7 +14,7 @@ from jax import Array
 from jax.lax import stop_gradient
 
 from trajstitch.errors import InputError
-from trajstitch.fit import Fit, Metrics, Table
+from trajstitch.fit import Fit, Metrics, Table, check_choice
 from trajstitch.nets import follow
 from trajstitch.offline import Critic, OfflineRL
 from trajstitch.policy import Policy
@@ -42,8 +42,7 @@ class SAC(OfflineRL):
         super().__post_init__()
         if not self.actor_rate > 0:
             raise InputError(f"actor_rate must be above 0, not {self.actor_rate:g}")
-        if self.actor_schedule not in ("constant", "cosine"):
-            raise InputError(f"actor_schedule must be constant or cosine, not {self.actor_schedule!r}")
+        check_choice(self, "actor_schedule", "constant", "cosine")
 
     def init(self, table: Table, key: Array) -> SoftActorCritic:
         """Fresh networks and a temperature of 1."""
