@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stitching import make_data
+from stitching import judge_of, make_data
 
 from trajstitch.data import Dataset
 from trajstitch.files import write_json
 from trajstitch.formats import load, save
 from trajstitch.improving import improve_run
-from trajstitch.judge import Judge, Judged
+from trajstitch.judge import Judged
 from trajstitch.methods import METHODS, train_run
 from trajstitch.scores import normalise
 from trajstitch.stitch import PRESETS
@@ -63,7 +63,7 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
     begin = time.monotonic()
     run, _ = train_run(method, data, runs / method, **options)
     seconds = time.monotonic() - begin
-    judge = Judge(str(data.info["env_id"]), str(data.info.get("physics", "gymnasium")), asked.episodes)
+    judge = judge_of(data.info, asked.episodes)
     _, judged = train_run(method, data, runs / method, judge=judge, **options)
     assert judged is not None
     return {

@@ -23,13 +23,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from methods import scored, setting
+from stitching import judge_of
 
 from trajstitch import methods
 from trajstitch.data import Dataset
 from trajstitch.files import write_json
 from trajstitch.fit import Table
 from trajstitch.formats import load
-from trajstitch.judge import Judge
 from trajstitch.keep import keep, recall
 from trajstitch.mopo import MOPO
 from trajstitch.progress import Tell, silent
@@ -82,7 +82,7 @@ def main() -> None:
     asked = parser.parse_args()
     methods.METHODS["loose"] = Loose()
     data = load(asked.data)
-    judge = Judge(str(data.info["env_id"]), str(data.info.get("physics", "gymnasium")), 10)
+    judge = judge_of(data.info)
     asked.runs.mkdir(parents=True, exist_ok=True)
     world = asked.runs / f"world-{data.fingerprint}-{asked.world_steps}.npz"
     results: dict[str, Any] = {}

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,14 @@ def make_data(name: str, shared: Path, transitions: int) -> Dataset:
     return load(next((file for file in files if file.exists()), files[0]))
 
 
+def judge_of(info: Mapping[str, Any], episodes: int = 10) -> Judge:
+    """Who scores policies of data with this info: their own environment."""
+    return Judge(str(info["env_id"]), str(info.get("physics", "gymnasium")), episodes)
+
+
 def clone(method: str, data: Dataset, out: Path, seeds: int, first: int, steps: int) -> dict[str, Any]:
     """Last and best checkpoint of a cloned policy."""
-    judge = Judge(str(data.info["env_id"]), str(data.info.get("physics", "gymnasium")))
+    judge = judge_of(data.info)
     _, judged = train_run(
         method, data, out, seed=first, seeds=seeds, every=steps // 3, judge=judge, overwrite=True, steps=steps
     )

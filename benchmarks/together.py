@@ -17,6 +17,7 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from methods import data_of, line, paper_name, scored, setting
+from stitching import judge_of
 
 from trajstitch import fit
 from trajstitch.data import Dataset
@@ -38,7 +40,7 @@ from trajstitch.files import write_json
 from trajstitch.fit import Fit, State, Table
 from trajstitch.formats import load
 from trajstitch.improving import improve_run
-from trajstitch.judge import Judge, judge_run
+from trajstitch.judge import judge_run
 from trajstitch.method import Method
 from trajstitch.methods import configure
 from trajstitch.policy import save_policy
@@ -206,9 +208,7 @@ def judge_all(asked: argparse.Namespace) -> None:
             path = asked.runs / name / method
             over = (path / "time.json").exists()
             if path.exists() and (run := Run.existing(path)).steps():
-                info = run.settings()["data"]["info"]
-                judge = Judge(str(info["env_id"]), str(info.get("physics", "gymnasium")), asked.episodes)
-                judged = judge_run(run, judge)
+                judged = judge_run(run, judge_of(run.settings()["data"]["info"], asked.episodes))
                 if over:
                     waiting.remove(method)
                     report(name, method, run, scored(judged), asked)
@@ -256,7 +256,7 @@ def main() -> None:
     asked = parser.parse_args()
     if "td3tsbc" in asked.methods and "td3bc" not in asked.methods:
         parser.error("td3tsbc goes on from td3bc; ask for both")
-    asked.words = " ".join(sys.argv[1:]).partition(" --judge")[0]
+    asked.words = shlex.join(sys.argv[1:]).partition(" --judge")[0]
     if asked.prepare:
         prepare(asked)
         return
