@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS ?= 2
 
-.PHONY: setup test demo lint format clean
+.PHONY: setup test demo lint docs format clean
 
 setup: .venv/ready
 
@@ -15,7 +16,7 @@ setup: .venv/ready
 	touch .venv/ready
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 demo: setup
 	$(BIN)/trajstitch demo
@@ -25,9 +26,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# BC and 10%BC on 300,000 transitions recorded from D4RL's medium policies, under D4RL's physics, five seeds:
-#     bash benchmarks/bc_medium.sh POLICIES OUT > results/bc-medium.jsonl
-# POLICIES holds d4rl-{hopper,halfcheetah,walker2d}-medium-v2.npz.
+# Scores of BC and 10%BC on 300,000 transitions recorded from D4RL's medium policies with D4RL's physics, five seeds:
+#     bash benchmarks/bc_medium.sh POLICIES OUT > results/bc_medium.jsonl
+# POLICIES holds d4rl-{hopper,halfcheetah,walker2d}-medium-v2.npz. Data and runs are written to OUT.
 set -euo pipefail
 policies=$1 out=$2
 for pair in hopper:Hopper halfcheetah:HalfCheetah walker2d:Walker2d; do

@@ -1,8 +1,9 @@
-"""Return of D4RL's own medium policies in our simulator with D4RL's physics, beside the published mean.
+"""Mean return of D4RL's own medium policies in our simulator, compared with the published mean.
 
-    python benchmarks/d4rl_returns.py --policies FOLDER --json results/d4rl-returns.json
+    python -m benchmarks.d4rl_returns --policies FOLDER --json results/d4rl_returns.json
 
-FOLDER holds d4rl-{hopper,halfcheetah,walker2d}-medium-v2.npz.
+FOLDER holds d4rl-{hopper,halfcheetah,walker2d}-medium-v2.npz. Each policy is evaluated with D4RL's physics and
+with Gymnasium's.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from pathlib import Path
 
 import numpy as np
 
-from trajstitch.scores import evaluate
+from trajstitch.evaluation.scores import evaluate
 
 PUBLISHED = {"Hopper": 1422.0, "Walker2d": 2852.0, "HalfCheetah": 4770.0}
 
 
 def main() -> None:
-    """Print a table and write it down."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--policies", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=500)
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    """Evaluate every policy, print a table and save it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policies", type=Path, required=True, help="Folder with the policy files.")
+    parser.add_argument("--episodes", type=int, default=500, help="Episodes per policy and physics.")
+    parser.add_argument("--json", type=Path, help="File to write the results to.")
+    args = parser.parse_args()
     rows = []
     for name, published in PUBLISHED.items():
-        policy = asked.policies / f"d4rl-{name.lower()}-medium-v2.npz"
+        policy = args.policies / f"d4rl-{name.lower()}-medium-v2.npz"
         for physics in ("d4rl", "gymnasium"):
             scores = evaluate(
-                policy, f"{name}-v4", episodes=asked.episodes, physics=physics, stochastic=True, seed=1
+                policy, f"{name}-v4", episodes=args.episodes, physics=physics, stochastic=True, seed=1
             )
             returns = scores.returns[0]
             mean, off = float(returns.mean()), float(100 * (returns.mean() / published - 1))
@@ -47,8 +48,8 @@ def main() -> None:
                     "off_percent": off,
                 }
             )
-    if asked.json:
-        asked.json.write_text(json.dumps({"episodes": asked.episodes, "rows": rows}, indent=2) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps({"episodes": args.episodes, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

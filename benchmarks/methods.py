@@ -1,52 +1,44 @@
-"""Methods side by side on data of D4RL's kinds: several seeds each, last and best checkpoint, and how fast.
+"""Methods compared on data sets of D4RL's kinds: scores of the last and best checkpoint, and training speed.
 
-    python benchmarks/methods.py hopper-medium walker2d-medium --methods td3bc iql --shared FOLDER
+    python -m benchmarks.methods hopper-medium walker2d-medium --methods td3bc iql --shared FOLDER
+    python -m benchmarks.methods --tables
 
-FOLDER and the data are those of benchmarks/stitching.py. td3tsbc and tsmbop stitch the data first, with --preset;
-they and mbop follow the paper's rule for the data set. Runs go to --runs and go on where they were stopped; one
-JSON file a data set is written to --out after each method; `--tables` prints what is there.
+FOLDER and the data sets are described in benchmarks/datasets.py. td3tsbc and tsmbop stitch the data first, with
+--preset; they and mbop follow the paper's rule for the data set. A run in --runs that was stopped continues from
+its last checkpoint. One JSON file per data set is written to --out after each method; --tables prints those files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from stitching import judge_of, make_data
-
+from benchmarks.command import command, setting
+from benchmarks.datasets import paper_name, scoring_of, stored_data
 from trajstitch.data import Dataset
-from trajstitch.files import write_json
-from trajstitch.formats import load, save
-from trajstitch.improving import improve_run
-from trajstitch.judge import Judged
-from trajstitch.methods import METHODS, train_run
-from trajstitch.scores import normalise
-from trajstitch.stitch import PRESETS
+from trajstitch.evaluation.normalise import normalise
+from trajstitch.jobs.improve import improve_run
+from trajstitch.jobs.score import RunScores
+from trajstitch.jobs.train import train_run
+from trajstitch.methods import METHODS
+from trajstitch.stitching.presets import PRESETS
+from trajstitch.storage.atomic import write_json
 
-# Chosen for each data set, as published ones are: the penalty of mopo, the threshold of morel.
+# Chosen for each data set, as in the publications: the penalty of mopo, the threshold of morel.
 MOPO = {"hopper-medium": 5.0, "halfcheetah-medium": 0.5, "walker2d-medium": 1.5}
 MOREL = {"hopper-medium": 0.25, "halfcheetah-medium": 0.05, "walker2d-medium": 0.3}
 NAMES = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 
 
-def paper_name(name: str) -> str:
-    """What the paper calls a data set."""
-    env, _, kind = name.partition("-")
-    return f"{env}-medium-replay" if kind == "replay" else name
-
-
-def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) -> dict[str, Any]:
-    """Train, then score every checkpoint; scoring is not counted as training time."""
-    runs = asked.runs / name
-    options: dict[str, Any] = {"seeds": asked.seeds, "steps": asked.steps, "every": asked.every}
+def measure(method: str, name: str, data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
+    """Train, then score every checkpoint; training time does not include scoring."""
+    runs = args.runs / name
+    options: dict[str, Any] = {"seeds": args.seeds, "steps": args.steps, "every": args.every}
     if method in ("td3tsbc", "mbop", "tsmbop"):
         options["rule"] = paper_name(name)
     if method in ("mopo", "morel"):
@@ -55,64 +47,49 @@ def measure(method: str, name: str, data: Dataset, asked: argparse.Namespace) ->
         options["penalty"] = MOPO.get(name, 1.0)
     if method == "morel":
         options["threshold"] = MOREL.get(name)
-    options |= dict(asked.set)
+    options |= dict(args.set)
     if method in ("td3tsbc", "tsmbop"):
-        _, result = improve_run(data, PRESETS[asked.preset], runs / "improve")
+        _, result = improve_run(data, PRESETS[args.preset], runs / "improve")
         options["improved"] = result.dataset
-    begun = (runs / method).exists()
+    resumed = (runs / method).exists()
     begin = time.monotonic()
     run, _ = train_run(method, data, runs / method, **options)
     seconds = time.monotonic() - begin
-    judge = judge_of(data.info, asked.episodes)
-    _, judged = train_run(method, data, runs / method, judge=judge, **options)
-    assert judged is not None
+    scoring = scoring_of(data.info, args.episodes)
+    _, scores = train_run(method, data, runs / method, scoring=scoring, **options)
+    assert scores is not None
     return {
-        "seeds": asked.seeds,
-        "steps": asked.steps,
-        "seconds": None
-        if begun
-        else round(seconds, 1),  # of all seeds, with compiling; unknown where a run went on
-        "steps_a_second": None if begun else round(asked.steps / seconds, 1),
+        "seeds": args.seeds,
+        "steps": args.steps,
+        # Of all seeds together, compiling included; unknown for a run that was resumed.
+        "seconds": None if resumed else round(seconds, 1),
+        "steps_a_second": None if resumed else round(args.steps / seconds, 1),
         "metrics": run.metrics()[-1],
-        **scored(judged),
+        **score_summary(scores),
     }
 
 
-def setting(word: str) -> tuple[str, Any]:
-    """NAME=VALUE, of a method's settings."""
-    name, _, value = word.partition("=")
-    return name, json.loads(value)
+def score_summary(scores: RunScores) -> dict[str, Any]:
+    """Scores of the last and best checkpoint, and the normalised score per seed at every checkpoint."""
+    assert scores.reference is not None
+    curve = normalise(scores.returns.mean(2), scores.reference)
+    return {**scores.summary(), "curve": {"step": scores.step, "per_seed": np.round(curve, 2).tolist()}}
 
 
-def scored(judged: Judged) -> dict[str, Any]:
-    """Last and best, and the normalised score of each seed at every checkpoint."""
-    assert judged.reference is not None
-    scores = normalise(judged.returns.mean(2), judged.reference)
-    return {**judged.summary(), "curve": {"step": judged.step, "per_seed": np.round(scores, 2).tolist()}}
-
-
-def data_of(name: str, asked: argparse.Namespace) -> Dataset:
-    """The data set of this name, made unless it is there."""
-    file = asked.runs / name / "data.traj"
-    if not file.exists():
-        save(make_data(name, asked.shared, asked.transitions), file)
-    return load(file)
-
-
-def measure_all(name: str, asked: argparse.Namespace) -> None:
-    """Every method on one data set; each is written down as soon as it is known."""
-    data = data_of(name, asked)
-    out = asked.out / f"{name}.json"
+def measure_all(name: str, args: argparse.Namespace) -> None:
+    """Every method on one data set; the file is written after each method."""
+    data = stored_data(name, args)
+    out = args.out / f"{name}.json"
     report: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"methods": {}}
     report |= {"name": name, "fingerprint": data.fingerprint, "transitions": data.transitions}
-    for method in asked.methods:
-        report["methods"][method] = measure(method, name, data, asked) | {"command": shlex.join(sys.argv)}
+    for method in args.methods:
+        report["methods"][method] = measure(method, name, data, args) | {"command": command("methods")}
         write_json(out, report)
-        print(line(name, method, report["methods"][method]), flush=True)
+        print(table_row(name, method, report["methods"][method]), flush=True)
 
 
-def line(name: str, method: str, result: dict[str, Any]) -> str:
-    """One row of the table: last and best, normalised."""
+def table_row(name: str, method: str, result: dict[str, Any]) -> str:
+    """One row of the table: normalised scores of the last and best checkpoint, and steps per second."""
     cells = [name, method, f"{result['seeds']} × {result['steps']:,}"]
     for which in ("last", "best"):
         scores = result[which]["normalised"]
@@ -123,41 +100,55 @@ def line(name: str, method: str, result: dict[str, Any]) -> str:
 
 
 def after_switch(methods: dict[str, Any]) -> tuple[float, float]:
-    """Mean scores of td3bc and td3tsbc over the checkpoints they do not share."""
+    """Mean scores of td3bc and td3tsbc over the checkpoints that they do not share."""
     curves = [methods[name]["curve"] for name in ("td3bc", "td3tsbc")]
-    before, after = (dict(zip(one["step"], one["per_seed"], strict=True)) for one in curves)
-    own = [step for step in after if step in before and before[step] != after[step]]
-    return float(np.mean([before[step] for step in own])), float(np.mean([after[step] for step in own]))
+    plain, stitched = (dict(zip(curve["step"], curve["per_seed"], strict=True)) for curve in curves)
+    steps = [step for step in stitched if step in plain and plain[step] != stitched[step]]
+    return float(np.mean([plain[step] for step in steps])), float(np.mean([stitched[step] for step in steps]))
+
+
+def print_tables(out: Path) -> None:
+    """Print all result files in this folder."""
+    for file in sorted(out.glob("*.json")):
+        report = json.loads(file.read_text())
+        for method, result in report["methods"].items():
+            print(table_row(report["name"], method, result))
+        if {"td3bc", "td3tsbc"} <= report["methods"].keys():
+            plain, stitched = after_switch(report["methods"])
+            print(f"{report['name']}, mean of all checkpoints after the switch: {plain:.1f} → {stitched:.1f}")
 
 
 def main() -> None:
-    """Measure what is asked for, or print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("names", nargs="*", default=NAMES)
-    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=["td3bc", "iql", "cql"])
-    parser.add_argument("--shared", type=Path, default=Path("shared"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
-    parser.add_argument("--out", type=Path, default=Path("results/methods"))
-    parser.add_argument("--transitions", type=int, default=1_000_000)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--every", type=int, help="steps between checkpoints; a twentieth of all unless given")
-    parser.add_argument("--episodes", type=int, default=10)
-    parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="of the stitching")
-    parser.add_argument("--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="of the methods")
-    parser.add_argument("--tables", action="store_true")
-    asked = parser.parse_args()
-    if asked.tables:
-        for file in sorted(asked.out.glob("*.json")):
-            report = json.loads(file.read_text())
-            for method, result in report["methods"].items():
-                print(line(report["name"], method, result))
-            if {"td3bc", "td3tsbc"} <= report["methods"].keys():
-                before, after = after_switch(report["methods"])
-                print(f"{report['name']}, mean of all checkpoints after the switch: {before:.1f} → {after:.1f}")
+    """Measure the methods, or print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=NAMES, help="Data sets, such as hopper-medium-expert.")
+    parser.add_argument(
+        "--methods", nargs="+", choices=tuple(METHODS), default=["td3bc", "iql", "cql"], help="Methods to train."
+    )
+    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
+    parser.add_argument("--runs", type=Path, default=Path("runs/methods"), help="Folder of the runs.")
+    parser.add_argument("--out", type=Path, default=Path("results/methods"), help="Folder of the result files.")
+    parser.add_argument("--transitions", type=int, default=1_000_000, help="Transitions to record per data set.")
+    parser.add_argument("--seeds", type=int, default=5, help="Seeds trained side by side.")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="Gradient steps.")
+    parser.add_argument("--every", type=int, help="Steps between checkpoints; a twentieth of --steps by default.")
+    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed and checkpoint.")
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of the stitching.")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        type=setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="Method settings; values are JSON.",
+    )
+    parser.add_argument("--tables", action="store_true", help="Print the tables of the result files in --out.")
+    args = parser.parse_args()
+    if args.tables:
+        print_tables(args.out)
         return
-    for name in asked.names:
-        measure_all(name, asked)
+    for name in args.names:
+        measure_all(name, args)
 
 
 if __name__ == "__main__":

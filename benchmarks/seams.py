@@ -1,16 +1,16 @@
-"""Seams tried in the simulator: does the generated action reach the promised state and earn the promised reward?
+"""Seams tested in the simulator: does the generated action reach the expected state and earn the expected reward?
 
     trajstitch improve DATA.hdf5 --preset quick --out RUN
-    python benchmarks/seams.py DATA.hdf5 RUN --out results/seams/NAME.json
+    python -m benchmarks.seams DATA.hdf5 RUN --out results/seams/NAME.json
 
-The simulator is put into the state a seam starts from, the action made for the seam is applied, and what comes out
-is compared with the state and the reward the improved data promise. The recorded action of the same state,
-replayed the same way, shows how well the simulator repeats the recording (the floor). The same models on steps of
-trajectories they were not trained on show what they can do without a stitch; only a run directory has them, so
-with an improved file in its place this part is left out.
+The simulator is set to the state that a seam starts from, and the action of the seam is applied. The result is
+compared with the state and the reward in the improved data. The recorded action of the same state is replayed in
+the same way; it shows how well the simulator repeats the recording (the floor). The models are also tested on
+recorded steps of trajectories that they were not trained on; they are in the run directory, so this part is
+missing if an improved file is given instead.
 
-Distances are Euclidean, every dimension in units of its standard deviation over the data. A state with a velocity
-at the simulator's clip can't be set: seams from there are counted and left out.
+Distances are Euclidean, with every dimension divided by its standard deviation over the data. Observations clip
+velocities, so a state with a clipped velocity cannot be set: seams from such states are counted but not tested.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch import envs
-from trajstitch.data import Dataset
-from trajstitch.dynamics import step_table
-from trajstitch.files import write_json
+from benchmarks.command import command
+from trajstitch.data import Dataset, step_table
+from trajstitch.evaluation import envs
+from trajstitch.evaluation.envs import env_options
+from trajstitch.evaluation.mujoco_batch import NativeEnv
 from trajstitch.formats import load
-from trajstitch.keep import recall
-from trajstitch.scores import env_options
-from trajstitch.stitch import PRESETS
+from trajstitch.stitching.presets import PRESETS
+from trajstitch.storage.atomic import write_json
+from trajstitch.storage.serialise import restore
 
 Array = NDArray[Any]
 
 
 class Simulator:
-    """One step from any state an observation shows whole."""
+    """Makes one step from any state that can be read from its observation."""
 
     def __init__(self, data: Dataset, count: int = 256) -> None:
         env_id, physics = str(data.info["env_id"]), str(data.info.get("physics", "gymnasium"))
         env = envs.make(env_id, count, physics=physics, **env_options(env_id, data.info))
-        if not isinstance(env, envs.NativeEnv):
-            raise SystemExit(f"{env_id}: only Hopper, HalfCheetah and Walker2d can be put into a state")
+        if not isinstance(env, NativeEnv):
+            raise SystemExit(f"{env_id}: only Hopper, HalfCheetah and Walker2d can be set to a state")
         self.env = env
         qpos, qvel = env.state()
-        self.speeds = qvel.shape[1]
-        # An infinite speed shows the clip.
+        self.velocities = qvel.shape[1]
+        # The observation of an infinite velocity is the limit at which velocities are clipped.
         self.limit = env.set_state([0], qpos[:1], np.full_like(qvel[:1], np.inf))[0, -1]
 
     def settable(self, obs: Array) -> Array:
-        """Which observations [B, S] show all of the state but x."""
-        return np.asarray((np.abs(obs[:, -self.speeds :]) < self.limit).all(1))
+        """Which observations [B, S] show the whole state except x."""
+        return np.asarray((np.abs(obs[:, -self.velocities :]) < self.limit).all(1))
 
     def step(self, obs: Array, action: Array) -> tuple[Array, Array, Array]:
-        """Next observation, reward and end of each row."""
+        """Next observation, reward and terminal of each row."""
         parts = []
         for begin in range(0, len(obs), self.env.count):
             part = obs[begin : begin + self.env.count].astype(np.float64)
@@ -64,8 +65,8 @@ class Simulator:
             self.env.set_state(rows, *self.env.state_of(part))
             given = np.zeros((self.env.count, action.shape[1]))
             given[rows] = action[begin : begin + len(part)]
-            made = self.env.step(given, np.arange(self.env.count) < len(part))
-            parts.append((made.obs[rows], made.reward[rows], made.terminal[rows]))
+            result = self.env.step(given, np.arange(self.env.count) < len(part))
+            parts.append((result.obs[rows], result.reward[rows], result.terminal[rows]))
         next_obs, reward, terminal = (np.concatenate(column) for column in zip(*parts, strict=True))
         return next_obs, reward, terminal
 
@@ -75,11 +76,11 @@ def spread(values: Array) -> dict[str, float]:
     return {"median": float(np.median(values)), "p90": float(np.quantile(values, 0.9))}
 
 
-def off(promised: Array, real: Array) -> dict[str, float]:
-    """How far promised rewards are from real ones."""
-    error = promised - real
+def reward_error(predicted: Array, real: Array) -> dict[str, float]:
+    """Errors of predicted rewards."""
+    error = predicted - real
     return {
-        "promised": float(promised.mean()),
+        "promised": float(predicted.mean()),
         "bias": float(error.mean()),
         "standard_error": float(error.std() / np.sqrt(len(error))),
         "mean_absolute": float(np.abs(error).mean()),
@@ -87,48 +88,48 @@ def off(promised: Array, real: Array) -> dict[str, float]:
     }
 
 
-def try_seams(data: Dataset, better: Dataset, simulator: Simulator) -> dict[str, Any]:
-    """The distinct seams of improved data, each tried once."""
-    assert better.seams is not None
-    source, target = better.seams.source, better.seams.target
-    step = np.flatnonzero(better.seams.stitched)
+def measure_seams(data: Dataset, improved: Dataset, simulator: Simulator) -> dict[str, Any]:
+    """Test every distinct seam of improved data once."""
+    assert improved.seams is not None
+    source, target = improved.seams.source, improved.seams.target
+    step = np.flatnonzero(improved.seams.stitched)
     _, first = np.unique(source[step] * len(data.obs) + target[step], return_index=True)
-    every = step[first]
-    step = every[simulator.settable(data.obs[source[every]])]
+    distinct = step[first]
+    step = distinct[simulator.settable(data.obs[source[distinct]])]
     if not len(step):
-        return {"seams": len(every), "tried": 0}
+        return {"seams": len(distinct), "tried": 0}
     unit = data.obs.std(0, dtype=np.float64)
-    obs, recorded, promised = data.obs[source[step]], data.obs[source[step] + 1], data.obs[target[step]]
-    old = np.searchsorted(data.row, source[step])  # the transition recorded from the same row
+    obs, recorded, predicted = data.obs[source[step]], data.obs[source[step] + 1], data.obs[target[step]]
+    old = np.searchsorted(data.row, source[step])  # the recorded transition from the same row
 
-    def apart(a: Array, b: Array) -> Array:
+    def distance(a: Array, b: Array) -> Array:
         return np.linalg.norm((a - b) / unit, axis=1)
 
-    landed, reward, ended = simulator.step(obs, better.action[step])
+    landed, reward, ended = simulator.step(obs, improved.action[step])
     replayed, old_reward, _ = simulator.step(obs, data.action[old])
-    landing, as_before = apart(landed, promised), apart(replayed, promised)
+    landing, recorded_landing = distance(landed, predicted), distance(replayed, predicted)
     return {
-        "seams": len(every),
+        "seams": len(distinct),
         "tried": len(step),
-        "bridged": spread(apart(recorded, promised)),
+        "bridged": spread(distance(recorded, predicted)),
         "landing": spread(landing),
-        "landing_of_bridged": float(np.median(landing / apart(recorded, promised))),
-        "replay_floor": spread(apart(replayed, recorded)),
-        "closer_than_recorded_action": float((landing < as_before).mean()),
+        "landing_of_bridged": float(np.median(landing / distance(recorded, predicted))),
+        "replay_floor": spread(distance(replayed, recorded)),
+        "closer_than_recorded_action": float((landing < recorded_landing).mean()),
         "really_ended": float(ended.mean()),
-        "reward": off(better.reward[step], reward),
+        "reward": reward_error(improved.reward[step], reward),
         "reward_replay_floor": float(np.abs(old_reward - data.reward[old]).mean()),
     }
 
 
-def try_models(data: Dataset, run: Path, simulator: Simulator, many: int = 4096) -> dict[str, Any]:
-    """The models on recorded steps they were not trained on: action between s and s', and its reward."""
+def measure_models(data: Dataset, run: Path, simulator: Simulator, many: int = 4096) -> dict[str, Any]:
+    """Test the models on recorded steps that they were not trained on: the action from s to s', and its reward."""
     seed = json.loads((run / "config.json").read_text())["settings"]["seed"]
-    table = step_table(data.split(0.95, seed)[1])  # as stitch.py splits for both models
+    table = step_table(data.split(0.95, seed)[1])  # the same split as in stitching/improve.py for both models
     rows = np.flatnonzero(simulator.settable(table["obs"]))
     rows = np.random.default_rng(0).permutation(rows)[:many]
     obs, next_obs = table["obs"][rows], table["next_obs"][rows]
-    inverse, reward = (recall(run / "stages" / f"{name}.npz")[0] for name in ("inverse", "reward"))
+    inverse, reward = (restore(run / "stages" / f"{name}.npz")[0] for name in ("inverse", "reward"))
     action = np.asarray(inverse.actions(obs, next_obs, jax.random.key(0)))
     landed, real, _ = simulator.step(obs, action)
     unit = data.obs.std(0, dtype=np.float64)
@@ -136,57 +137,57 @@ def try_models(data: Dataset, run: Path, simulator: Simulator, many: int = 4096)
         "tried": len(rows),
         "moved": spread(np.linalg.norm((next_obs - obs) / unit, axis=1)),
         "landing": spread(np.linalg.norm((landed - next_obs) / unit, axis=1)),
-        "reward": off(np.asarray(reward.rewards(obs, action, next_obs, jax.random.key(0))), real),
+        "reward": reward_error(np.asarray(reward.rewards(obs, action, next_obs, jax.random.key(0))), real),
     }
 
 
-def describe(data: Dataset, better: Dataset, simulator: Simulator) -> dict[str, Any]:
-    """How much of some improved trajectories is stitched, and how varied they are."""
-    seams = better.seams
+def describe(data: Dataset, improved: Dataset, simulator: Simulator) -> dict[str, Any]:
+    """How much of these improved trajectories is stitched, and how diverse they are."""
+    seams = improved.seams
     assert seams is not None
-    steps, distinct = better.transitions, len(np.unique(seams.source))
-    visits = len(np.unique(better.trajectory * len(data.obs) + seams.source))
-    # A seam counts as often as trajectories pass it; those that can't be tried are taken to be like the others.
+    steps, distinct = improved.transitions, len(np.unique(seams.source))
+    visits = len(np.unique(improved.trajectory * len(data.obs) + seams.source))
+    # A seam counts once per step that uses it; seams that cannot be tested are assumed to be like the others.
     step = np.flatnonzero(seams.stitched)
     step = step[simulator.settable(data.obs[seams.source[step]])]
     bias = 0.0
     if len(step):
-        _, reward, _ = simulator.step(data.obs[seams.source[step]], better.action[step])
-        bias = float((better.reward[step] - reward).mean())
+        _, reward, _ = simulator.step(data.obs[seams.source[step]], improved.action[step])
+        bias = float((improved.reward[step] - reward).mean())
     return {
-        "trajectories": len(better),
-        "return": float(better.returns.mean()),
+        "trajectories": len(improved),
+        "return": float(improved.returns.mean()),
         "return_before": float(seams.return_before.mean()),
         "steps": steps,
         "stitched_steps": float(seams.stitched.mean()),
-        "seams_a_trajectory": float(seams.stitched.sum() / len(better)),
+        "seams_a_trajectory": float(seams.stitched.sum() / len(improved)),
         "steps_from_a_repeated_state": float(1 - visits / steps),
         "distinct_states": distinct,
         "steps_a_distinct_state": steps / distinct,
         "effective_recorded_trajectories": effective(data.trajectory[np.searchsorted(data.row, seams.source)]),
-        "at_horizon": float((better.length >= data.length.max()).mean()),
-        "promised_too_much_of_return": float(bias * seams.stitched.sum() / np.abs(better.returns).sum()),
+        "at_horizon": float((improved.length >= data.length.max()).mean()),
+        "promised_too_much_of_return": float(bias * seams.stitched.sum() / np.abs(improved.returns).sum()),
     }
 
 
 def effective(number: Array) -> float:
-    """How many equally frequent numbers would be as varied as these: 1 / Σ share²."""
+    """The effective number of distinct values, 1 / Σ share²; equal shares give the number of values."""
     share = np.bincount(number) / len(number)
     return float(1 / np.square(share).sum())
 
 
-def audit(data: Dataset, improved: Path) -> dict[str, Any]:
-    """Everything that is measured."""
-    files = sorted(improved.glob("improved.*")) if improved.is_dir() else [improved]
-    better = load(files[0])
-    if better.seams is None or better.info.get("improved_from") not in (None, data.fingerprint):
-        raise SystemExit(f"{improved} was not made from this data set, or has no seams")
-    simulator, groups, before = Simulator(data), {"all": better, "top tenth": better.top(10)}, data.top(10)
+def audit(data: Dataset, path: Path) -> dict[str, Any]:
+    """All measurements."""
+    files = sorted(path.glob("improved.*")) if path.is_dir() else [path]
+    improved = load(files[0])
+    if improved.seams is None or improved.info.get("improved_from") not in (None, data.fingerprint):
+        raise SystemExit(f"{path} was not made from this data set, or has no seams")
+    simulator, groups, before = Simulator(data), {"all": improved, "top tenth": improved.top(10)}, data.top(10)
     return {
         "env": data.info["env_id"],
         "clipped_states": float(1 - simulator.settable(data.obs[data.row]).mean()),
-        "seams": {name: try_seams(data, group, simulator) for name, group in groups.items()},
-        "recorded_steps": try_models(data, improved, simulator) if improved.is_dir() else None,
+        "seams": {name: measure_seams(data, group, simulator) for name, group in groups.items()},
+        "recorded_steps": measure_models(data, path, simulator) if path.is_dir() else None,
         "groups": {name: describe(data, group, simulator) for name, group in groups.items()},
         "top_tenth_before": {
             "trajectories": len(before),
@@ -199,8 +200,8 @@ def audit(data: Dataset, improved: Path) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, Any]) -> str:
-    """What a person looks at first."""
+def text_table(found: dict[str, Any]) -> str:
+    """The main results as a table."""
     seams, models, groups = found["seams"], found["recorded_steps"], found["groups"]
     rows: list[list[Any]] = [["", "all", "top tenth", "recorded steps"]]
     tried = [f"{s['tried']} of {s['seams']}" for s in seams.values()]
@@ -224,8 +225,8 @@ def table(found: dict[str, Any]) -> str:
 
 
 def commands(data: Path, improved: Path, out: Path) -> list[str]:
-    """What made the file, by the files' names alone."""
-    own = f"python benchmarks/seams.py {data.name} {improved.name} --out results/seams/{out.name}"
+    """The commands that made the result file, with file names instead of paths."""
+    own = command("seams", [data.name, improved.name, "--out", f"results/seams/{out.name}"])
     if not improved.is_dir():
         return [own]
     settings = json.loads((improved / "config.json").read_text())["settings"]
@@ -236,16 +237,16 @@ def commands(data: Path, improved: Path, out: Path) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the data set that was improved")
-    parser.add_argument("improved", type=Path, help="run directory of `trajstitch improve`, or the improved file")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    asked = parser.parse_args()
-    found = audit(load(asked.data), asked.improved)
-    print(table(found))
-    if asked.out:
-        write_json(asked.out, {"commands": commands(asked.data, asked.improved, asked.out), **found})
+    parser.add_argument("data", type=Path, help="Data set that was improved.")
+    parser.add_argument("improved", type=Path, help="Run directory of `trajstitch improve`, or improved file.")
+    parser.add_argument("--out", type=Path, help="File to write the results to.")
+    args = parser.parse_args()
+    found = audit(load(args.data), args.improved)
+    print(text_table(found))
+    if args.out:
+        write_json(args.out, {"commands": commands(args.data, args.improved, args.out), **found})
 
 
 if __name__ == "__main__":

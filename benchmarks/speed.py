@@ -1,14 +1,15 @@
-"""`trajstitch bench speed` for several data sets and sizes, a process each, gathered in results/speed.json.
+"""Run `trajstitch bench speed` on several data sets and sizes, one process each; results go to results/speed.json.
 
-    python benchmarks/speed.py cpu hopper-medium.traj:100000 hopper-medium.traj:1000000 -- --steps 300
+    python -m benchmarks.speed cpu hopper-medium.traj:100000 hopper-medium.traj:1000000 -- --steps 300
+    python -m benchmarks.speed plot
 
-The first word names the machine in the results; what follows `--` goes to the command. Data larger than the file
-are its trajectories again, with noise.
-`python benchmarks/speed.py plot` draws docs/speed.svg from what is there.
+Options after `--` go to the command. A data set larger than its file repeats the trajectories of the file, with
+noise. The second line draws docs/speed.svg from the results.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,28 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from trajstitch.files import write_json
+from benchmarks.command import TRAJSTITCH
+from trajstitch.storage.atomic import write_json
 
 RESULTS = Path("results/speed.json")
 
 
 def measure(file: str, transitions: str, options: list[str]) -> dict[str, Any]:
-    """One run of the command, its line of JSON with the command beside it."""
+    """Run the command once; its line of JSON together with the command."""
     words = ["bench", "speed", "--data", file, "--transitions", transitions, *options, "--json", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-m", "trajstitch.cli", *words], stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run([*TRAJSTITCH, *words], stdout=subprocess.PIPE, text=True, check=True)
     words[3] = Path(file).name
     return {"command": " ".join(["trajstitch", *words]), **json.loads(done.stdout.splitlines()[-1])}
 
 
 def exponent(size: list[int], seconds: list[float]) -> float:
-    """How the time grows with the size."""
+    """The exponent by which time grows with size."""
     return float(np.polyfit(np.log(size), np.log(seconds), 1)[0])
 
 
 def plot(target: Path) -> None:
-    """Seconds of the graph and of an iteration over up to a million transitions, for each machine and data set."""
+    """Draw seconds over up to a million transitions for each stage, machine and data set."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -65,22 +65,23 @@ def plot(target: Path) -> None:
 
 
 def main() -> None:
-    """Measure, or draw."""
-    machine, *asked = sys.argv[1:] or ["--help"]
-    if machine in ("-h", "--help"):
-        print(__doc__)
-    elif machine == "plot":
+    """Measure, or draw the plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("machine", help="Name of the machine in the results, or `plot` to draw docs/speed.svg.")
+    parser.add_argument("data", nargs="*", help="Data sets as FILE:TRANSITIONS.")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    args, options = parser.parse_args(words[:cut]), words[cut + 1 :]
+    if args.machine == "plot":
         plot(Path("docs/speed.svg"))
-    else:
-        options = asked[asked.index("--") + 1 :] if "--" in asked else []
-        for item in asked[: asked.index("--")] if "--" in asked else asked:
-            file, _, transitions = item.rpartition(":")
-            result = measure(file, transitions, options)
-            known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-            known.setdefault(machine, {})[f"{Path(file).stem}:{transitions}"] = result
-            write_json(RESULTS, known)
-            rates = {name: f"{s['seconds']:.2f} s, {s['ratio']:.1f} ×" for name, s in result["stages"].items()}
-            print(item, json.dumps(rates, ensure_ascii=False), f"{result['peak_memory_gb']:.1f} GB", flush=True)
+    for item in args.data:
+        file, _, transitions = item.rpartition(":")
+        result = measure(file, transitions, options)
+        known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        known.setdefault(args.machine, {})[f"{Path(file).stem}:{transitions}"] = result
+        write_json(RESULTS, known)
+        stages = {name: f"{s['seconds']:.2f} s, {s['ratio']:.1f} ×" for name, s in result["stages"].items()}
+        print(item, json.dumps(stages, ensure_ascii=False), f"{result['peak_memory_gb']:.1f} GB", flush=True)
 
 
 if __name__ == "__main__":

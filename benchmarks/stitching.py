@@ -1,10 +1,10 @@
-"""TS+BC beside BC and 10%BC on data of D4RL's kinds: improve with several seeds, clone with several seeds, score.
+"""Scores of TS+BC, BC and 10%BC on data sets of D4RL's kinds, with several stitching seeds and cloning seeds.
 
-    python benchmarks/stitching.py hopper-medium hopper-replay --shared FOLDER --out results/stitching
+    python -m benchmarks.stitching hopper-medium hopper-replay --shared FOLDER --out results/stitching
+    python -m benchmarks.stitching --tables
 
-FOLDER holds policies/{d4rl-*-medium-v2,tqc-*-expert}.npz and replay/*-replay.hdf5. medium is recorded from D4RL's
-own medium policy under D4RL's physics, medium-expert half from that and half from the TQC expert, replay is read.
-One JSON file a data set is written to --out; `--tables` prints what is there.
+FOLDER and the data sets are described in benchmarks/datasets.py. Options that are not listed below go to
+`trajstitch improve`. One JSON file per data set is written to --out; --tables prints those files.
 """
 
 from __future__ import annotations
@@ -16,63 +16,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.command import command
+from benchmarks.datasets import make_data, scoring_of
+from trajstitch.cli.improve import parse
 from trajstitch.data import Dataset
-from trajstitch.files import write_json
 from trajstitch.formats import load, save
-from trajstitch.graph import Search
-from trajstitch.improve_cli import parse
-from trajstitch.judge import Judge
-from trajstitch.methods import train_run
-from trajstitch.recording import collect, collect_mixture
-from trajstitch.stitch import improve
+from trajstitch.jobs.train import train_run
+from trajstitch.stitching.graph import EdgeFinder
+from trajstitch.stitching.improve import improve
+from trajstitch.storage.atomic import write_json
 
-ENVS = {"hopper": "Hopper", "halfcheetah": "HalfCheetah", "walker2d": "Walker2d"}
-
-
-def make_data(name: str, shared: Path, transitions: int) -> Dataset:
-    """The data set of this name."""
-    env, _, kind = name.partition("-")
-    medium = shared / "policies" / f"d4rl-{env}-medium-v2.npz"
-    expert = shared / "policies" / f"tqc-{env}-expert.npz"
-    where: dict[str, Any] = {"physics": "d4rl", "seed": 1, "together": 256}
-    if kind == "medium":
-        return collect(medium, f"{ENVS[env]}-v4", transitions, **where)
-    if kind == "medium-expert":
-        shares = [(str(medium), 0.5), (str(expert), 0.5)]
-        return collect_mixture(shares, f"{ENVS[env]}-v4", transitions, **where)
-    files = [shared / "replay" / f"{env}-replay{ending}" for ending in (".hdf5", ".npz")]
-    return load(next((file for file in files if file.exists()), files[0]))
-
-
-def judge_of(info: Mapping[str, Any], episodes: int = 10) -> Judge:
-    """Who scores policies of data with this info: their own environment."""
-    return Judge(str(info["env_id"]), str(info.get("physics", "gymnasium")), episodes)
+OWN_COMMAND = [sys.executable, "-m", "benchmarks.stitching"]
 
 
 def clone(method: str, data: Dataset, out: Path, seeds: int, first: int, steps: int) -> dict[str, Any]:
-    """Last and best checkpoint of a cloned policy."""
-    judge = judge_of(data.info)
-    _, judged = train_run(
-        method, data, out, seed=first, seeds=seeds, every=steps // 3, judge=judge, overwrite=True, steps=steps
+    """Scores of the last and best checkpoint of cloned policies."""
+    scoring = scoring_of(data.info)
+    _, scores = train_run(
+        method, data, out, seed=first, seeds=seeds, every=steps // 3, scoring=scoring, overwrite=True, steps=steps
     )
-    assert judged is not None
-    return judged.summary()
+    assert scores is not None
+    return scores.summary()
 
 
-def stitch_and_clone(path: Path, seed: int, asked: argparse.Namespace, options: list[str]) -> None:
-    """One whole TS+BC pipeline; what is known is written to --out after each clone."""
+def stitch_and_clone(path: Path, seed: int, args: argparse.Namespace, options: list[str]) -> None:
+    """Improve the data with one seed and clone the result; --out is written after each clone."""
     begin = time.monotonic()
     data = load(path)
-    config = parse([str(path), "--out", "unused", *options]).settings
-    search = Search(data, config.graph, near=np.load(path.parent / "near.npy", mmap_mode="r"))
-    result = improve(data, config, seed=1000 * seed, search=search)
-    better, seams = result.dataset, result.seams
+    config = parse("improve", [str(path), "--out", "unused", *options]).settings
+    finder = EdgeFinder(data, config.graph, near=np.load(path.parent / "near.npy", mmap_mode="r"))
+    result = improve(data, config, seed=1000 * seed, finder=finder)
+    improved, seams = result.dataset, result.seams
     report: dict[str, Any] = {
         "seed": seed,
         "seconds_improve": time.monotonic() - begin,
@@ -80,42 +59,41 @@ def stitch_and_clone(path: Path, seed: int, asked: argparse.Namespace, options: 
         "model_errors": result.errors,
         "graph": result.graph,
         "data": {
-            "return_mean": float(better.returns.mean()),
-            "return_std": float(better.returns.std()),
-            "transitions": better.transitions,
+            "return_mean": float(improved.returns.mean()),
+            "return_std": float(improved.returns.std()),
+            "transitions": improved.transitions,
             "stitched": float(seams.stitched.mean()),
         },
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, method in (("ts_bc", "bc"), ("ts_percent_bc", "percent-bc")):
-            report[name] = clone(method, better, Path(folder) / method, asked.seeds, 100 * seed, asked.steps)
-            write_json(asked.out, report)
+            report[name] = clone(method, improved, Path(folder) / method, args.seeds, 100 * seed, args.steps)
+            write_json(args.out, report)
 
 
-def run(name: str, asked: argparse.Namespace, options: list[str]) -> None:
-    """Everything for one data set; its parts appear in --out/parts as they are known."""
-    data = make_data(name, asked.shared, asked.transitions)
-    parts = asked.out / "parts"
+def measure(name: str, args: argparse.Namespace, options: list[str]) -> None:
+    """Everything for one data set; files in --out/parts are written as soon as each part is known."""
+    data = make_data(name, args.shared, args.transitions)
+    parts = args.out / "parts"
     parts.mkdir(parents=True, exist_ok=True)
-    sizes = ["--seeds", str(asked.seeds), "--steps", str(asked.steps)]
+    sizes = ["--seeds", str(args.seeds), "--steps", str(args.steps)]
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         save(data, folder / "data.traj")
-        config = parse([name, "--out", "unused", *options]).settings
-        near = Search(data, config.graph).near
+        config = parse("improve", [name, "--out", "unused", *options]).settings
+        near = EdgeFinder(data, config.graph).near
         assert near is not None
         np.save(folder / "near.npy", near)
-        own = [sys.executable, __file__, str(folder / "data.traj"), *sizes]
+        child = [*OWN_COMMAND, str(folder / "data.traj"), *sizes]
         children = [
             subprocess.Popen(
-                [*own, "--stitch-seed", str(seed), "--out", str(parts / f"{name}.{seed}.json"), *options]
+                [*child, "--stitch-seed", str(seed), "--out", str(parts / f"{name}.{seed}.json"), *options]
             )
-            for seed in range(1, asked.stitch_seeds + 1)
+            for seed in range(1, args.stitch_seeds + 1)
         ]
-        words = ["python benchmarks/stitching.py", name, *options, *sizes, "--transitions", str(asked.transitions)]
         report: dict[str, Any] = {
             "name": name,
-            "command": " ".join(words),
+            "command": command("stitching", [name, *options, *sizes, "--transitions", str(args.transitions)]),
             "transitions": data.transitions,
             "episodes": len(data),
             "return_mean": float(data.returns.mean()),
@@ -123,16 +101,16 @@ def run(name: str, asked: argparse.Namespace, options: list[str]) -> None:
         }
         for method in ("bc", "percent-bc"):
             key = method.replace("-", "_")
-            report[key] = clone(method, data, folder / method, asked.seeds, 0, asked.steps)
+            report[key] = clone(method, data, folder / method, args.seeds, 0, args.steps)
         write_json(parts / f"{name}.json", report)
-        for child in children:
-            child.wait()
-    merge(asked.out)
-    print(line(json.loads((asked.out / f"{name}.json").read_text())), flush=True)
+        for process in children:
+            process.wait()
+    merge(args.out)
+    print(table_row(json.loads((args.out / f"{name}.json").read_text())), flush=True)
 
 
 def merge(out: Path) -> None:
-    """One file a data set from its parts."""
+    """Merge the parts of each data set into one file."""
     for base in sorted((out / "parts").glob("*.json")):
         if "." not in base.stem:
             stitched = [
@@ -141,10 +119,10 @@ def merge(out: Path) -> None:
             write_json(out / base.name, {**json.loads(base.read_text()), "stitched": stitched})
 
 
-def line(report: dict[str, Any]) -> str:
-    """One row of the table."""
+def table_row(report: dict[str, Any]) -> str:
+    """One row of the table: last ± std / best of each policy, and the mean return of the data before and after."""
 
-    def both(summaries: list[dict[str, Any]]) -> str:
+    def last_and_best(summaries: list[dict[str, Any]]) -> str:
         if not summaries:
             return "–"
         values = [
@@ -155,39 +133,41 @@ def line(report: dict[str, Any]) -> str:
 
     stitched = report["stitched"]
     after = np.mean([s["data"]["return_mean"] for s in stitched]) if stitched else float("nan")
-    cells = [report["name"], both([report["bc"]]), both([report["percent_bc"]])]
-    cells += [both([s[name] for s in stitched if name in s]) for name in ("ts_bc", "ts_percent_bc")]
+    cells = [report["name"], last_and_best([report["bc"]]), last_and_best([report["percent_bc"]])]
+    cells += [last_and_best([s[name] for s in stitched if name in s]) for name in ("ts_bc", "ts_percent_bc")]
     cells += [f"{report['return_mean']:.0f} → {after:.0f}"]
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
-    """Run the data sets asked for, or one pipeline of one of them, or print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--shared", type=Path, default=Path("shared"))
-    parser.add_argument("--out", type=Path, default=Path("results/stitching"))
-    parser.add_argument("--transitions", type=int, default=1_000_000)
-    parser.add_argument("--stitch-seeds", type=int, default=3)
-    parser.add_argument("--stitch-seed", type=int, help="one pipeline only; used by the script itself")
-    parser.add_argument("--seeds", type=int, default=5, help="clones of each")
-    parser.add_argument("--steps", type=int, default=50_000, help="of each clone")
-    parser.add_argument("--tables", action="store_true")
-    asked, options = parser.parse_known_args()
+    """Measure the data sets, or one stitching seed of one of them, or print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="Data sets, such as hopper-medium-expert.")
+    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
+    parser.add_argument("--out", type=Path, default=Path("results/stitching"), help="Folder of the result files.")
+    parser.add_argument("--transitions", type=int, default=1_000_000, help="Transitions to record per data set.")
+    parser.add_argument("--stitch-seeds", type=int, default=3, help="Number of stitching seeds.")
+    parser.add_argument(
+        "--stitch-seed", type=int, help="Measure this stitching seed only; used by the script itself."
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="Clones per data set or stitching seed.")
+    parser.add_argument("--steps", type=int, default=50_000, help="Gradient steps per clone.")
+    parser.add_argument("--tables", action="store_true", help="Print the tables of the result files in --out.")
+    args, options = parser.parse_known_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share the GPU
-    if asked.tables:
-        merge(asked.out)
-        for file in sorted(asked.out.glob("*.json")):
-            print(line(json.loads(file.read_text())))
-    elif asked.stitch_seed is not None:
-        stitch_and_clone(Path(asked.names[0]), asked.stitch_seed, asked, options)
+    if args.tables:
+        merge(args.out)
+        for file in sorted(args.out.glob("*.json")):
+            print(table_row(json.loads(file.read_text())))
+    elif not args.names:
+        parser.error("give at least one data set, or --tables")
+    elif args.stitch_seed is not None:
+        stitch_and_clone(Path(args.names[0]), args.stitch_seed, args, options)
     else:
-        # A process each, all at once: none fills the machine alone.
-        others = [
-            subprocess.Popen([sys.executable, __file__, name, *(w for w in sys.argv[1:] if w not in asked.names)])
-            for name in asked.names[1:]
-        ]
-        run(asked.names[0], asked, options)
+        # One process per data set, all at once: none of them fills the machine alone.
+        shared_arguments = [word for word in sys.argv[1:] if word not in args.names]
+        others = [subprocess.Popen([*OWN_COMMAND, name, *shared_arguments]) for name in args.names[1:]]
+        measure(args.names[0], args, options)
         for other in others:
             other.wait()
 

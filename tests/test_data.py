@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajstitch.data import ARRAYS, Dataset, Trajectory, concatenate, from_trajectories, repeated
+from trajstitch.data import Dataset, Trajectory, concatenate, from_trajectories, repeated
 from trajstitch.errors import InputError
-from worlds import datasets, random_dataset
-
-
-def same(a: Dataset, b: Dataset) -> bool:
-    return all(getattr(a, name).tobytes() == getattr(b, name).tobytes() for name in ARRAYS)
+from worlds import datasets, random_dataset, same
 
 
 @given(datasets())
@@ -141,7 +137,7 @@ def broken(data: Dataset, **change: object) -> Dataset:
         (lambda d: {"start": np.array([0, 5, 4, 14, 17])}, "trajectory 1 has no step"),
         (lambda d: {"start": np.array([1, 5, 6, 14, 17])}, "from 0 to the 17"),
         (lambda d: {"start": np.array([0, 5, 6, 14, 16])}, "from 0 to the 17"),
-        (lambda d: {"start": np.array([0, 5, 6, 17])}, "one more than trajectories"),
+        (lambda d: {"start": np.array([0, 5, 6, 17])}, "one more than there are trajectories"),
         (lambda d: {"terminal": d.terminal.astype(int)}, "terminal must be a 1-dimensional bool"),
         (lambda d: {"obs": d.obs[:, :0]}, "at least one column"),
     ],

@@ -1,11 +1,13 @@
 """Small data sets and worlds with known answers."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import h5py
 import numpy as np
 from hypothesis import strategies as st
 
-from trajstitch.data import Dataset
+from trajstitch.data import ARRAYS, Dataset
 
 
 def random_dataset(seed: int, lengths: Sequence[int], obs_dim: int = 3, action_dim: int = 2) -> Dataset:
@@ -90,3 +92,17 @@ def datasets(draw: st.DrawFn, max_trajectories: int = 6, max_length: int = 7) ->
     """Any small data set."""
     lengths = draw(st.lists(st.integers(1, max_length), min_size=1, max_size=max_trajectories))
     return random_dataset(draw(st.integers(0, 2**20)), lengths, draw(st.integers(1, 4)), draw(st.integers(1, 3)))
+
+
+def same(a: Dataset, b: Dataset) -> bool:
+    return all(getattr(a, name).tobytes() == getattr(b, name).tobytes() for name in ARRAYS)
+
+
+def changed(path: Path, **arrays) -> Path:
+    """Replace arrays of a D4RL file; None removes one."""
+    with h5py.File(path, "a") as file:
+        for name, array in arrays.items():
+            del file[name]
+            if array is not None:
+                file[name] = array
+    return path

@@ -1,10 +1,13 @@
-"""Gradient steps a second of d3rlpy and of ours, in one run: BC, TD3+BC and IQL, batch 256, 256-256 networks.
+"""Gradient steps per second of d3rlpy and trajstitch: BC, TD3+BC and IQL, batch 256, 256-256 networks.
 
-    python benchmarks/peers/d3rlpy_speed.py --json results/d3rlpy-speed.json
+    python -m benchmarks.peers.d3rlpy_speed --json results/d3rlpy_speed.json
 
-d3rlpy goes into a virtual environment of its own, made in --folder or in a temporary one; `--install` names what
-pip is to fetch. Both take batches from the same random data, sampling included. Rounds alternate, and each one's
-fastest counts, so that whatever else the machine does falls on both.
+d3rlpy is installed in a virtual environment of its own, in --folder or a temporary folder. Both libraries draw
+batches from the same random data, and the time includes drawing. They take turns, so that other work on the
+machine slows both, and the fastest round of each counts.
+
+This file is also run by the Python of that environment, which has no trajstitch, so it imports nothing of this
+repository at the top.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,7 +31,7 @@ TRANSITIONS, LENGTH, OBS, ACTIONS, BATCH = 100_000, 1000, 11, 3, 256
 
 
 def arrays() -> dict[str, Any]:
-    """Random numbers in the shape of Hopper's data."""
+    """Random numbers with the shapes of Hopper's data."""
     rng = np.random.default_rng(0)
     return {
         "obs": rng.normal(size=(TRANSITIONS, OBS)).astype(np.float32),
@@ -37,7 +41,7 @@ def arrays() -> dict[str, Any]:
 
 
 def theirs(method: str, steps: int) -> float:
-    """Steps a second of d3rlpy; runs in its environment."""
+    """Steps per second of d3rlpy; runs in its environment."""
     import d3rlpy  # type: ignore[import-not-found]
 
     data = arrays()
@@ -64,10 +68,10 @@ def theirs(method: str, steps: int) -> float:
 
 
 def ours(method: str, steps: int, seeds: int) -> float:
-    """Steps a second of trajstitch, each of all seeds at once; compiling is not counted."""
-    from trajstitch import fit
+    """Steps per second of trajstitch, all seeds side by side in each step; compiling is not counted."""
     from trajstitch.data import Dataset
     from trajstitch.methods import configure
+    from trajstitch.training import loop
 
     data = arrays()
     many = TRANSITIONS // LENGTH
@@ -80,8 +84,8 @@ def ours(method: str, steps: int, seeds: int) -> float:
     )
     config = configure(method, batch=BATCH)
     table = config.table(dataset)
-    state = fit.start(config, table, range(seeds))
-    chunks = fit.run(config, state, table, range(seeds), steps)
+    state = loop.start(config, table, range(seeds))
+    chunks = loop.run(config, state, table, range(seeds), steps)
     next(chunks)
     begin = time.perf_counter()
     next(chunks)
@@ -89,7 +93,7 @@ def ours(method: str, steps: int, seeds: int) -> float:
 
 
 def install(folder: Path, packages: list[str]) -> Path:
-    """The interpreter of an environment with d3rlpy, made where there is none yet."""
+    """The Python of an environment with d3rlpy, which is made if it does not exist."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -99,13 +103,13 @@ def install(folder: Path, packages: list[str]) -> Path:
 
 
 def run(words: list[str]) -> Any:
-    """What this script says when called so, in a process of its own, free of the other's threads."""
+    """Run a command and parse its last line as JSON; in a process of its own the other library has no threads."""
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def compare(python: Path, rounds: int, steps: int) -> dict[str, Any]:
-    """Milliseconds a step of each, and how many times faster we are."""
+    """Milliseconds per step of both libraries, and their ratio."""
     result: dict[str, Any] = {}
     for method in METHODS:
         speed: dict[str, list[float]] = {"d3rlpy": [], "trajstitch": [], "trajstitch, 5 seeds": []}
@@ -126,38 +130,40 @@ def compare(python: Path, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compare, or measure one side where --side says so."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="of the virtual environment; kept, and used again")
-    parser.add_argument("--install", nargs="+", default=["d3rlpy"], help="such as torch==2.8.0+cpu d3rlpy")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", choices=("ours", "theirs"), help="used by the script itself")
-    parser.add_argument("--method", choices=METHODS)
-    parser.add_argument("--seeds", type=int, default=1)
-    asked = parser.parse_args()
-    if asked.side == "theirs":
-        print(theirs(asked.method, asked.steps))
+    """Compare both libraries, or measure one of them with --side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="Folder of the virtual environment; kept and used again.")
+    parser.add_argument("--install", nargs="+", default=["d3rlpy"], help="Packages for pip to install.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds; the fastest counts.")
+    parser.add_argument("--steps", type=int, default=500, help="Gradient steps per round.")
+    parser.add_argument("--json", type=Path, help="File to write the results to.")
+    parser.add_argument(
+        "--side", choices=("ours", "theirs"), help="Measure one library only; used by the script itself."
+    )
+    parser.add_argument("--method", choices=METHODS, help="Method to measure with --side.")
+    parser.add_argument("--seeds", type=int, default=1, help="Seeds side by side with --side ours.")
+    args = parser.parse_args()
+    if args.side == "theirs":
+        print(theirs(args.method, args.steps))
         return
-    if asked.side == "ours":
-        print(ours(asked.method, asked.steps, asked.seeds))
+    if args.side == "ours":
+        print(ours(args.method, args.steps, args.seeds))
         return
     with tempfile.TemporaryDirectory() as text:
-        python = install((asked.folder or Path(text)).absolute(), asked.install)
+        python = install((args.folder or Path(text)).absolute(), args.install)
         versions = "import json, d3rlpy, torch; print(json.dumps([d3rlpy.__version__, torch.__version__]))"
         report = {
-            "command": "python benchmarks/peers/d3rlpy_speed.py " + " ".join(sys.argv[1:]),
+            "command": shlex.join(["python", "-m", "benchmarks.peers.d3rlpy_speed", *sys.argv[1:]]),
             "cores": len(os.sched_getaffinity(0)),
             "load_before": os.getloadavg(),
             "versions": dict(zip(("d3rlpy", "torch"), run([str(python), "-c", versions]), strict=True)),
             "batch": BATCH,
-            "methods": compare(python, asked.rounds, asked.steps),
+            "methods": compare(python, args.rounds, args.steps),
             "load_after": os.getloadavg(),
         }
     print(json.dumps(report))
-    if asked.json:
-        asked.json.write_text(json.dumps(report, indent=2) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""trajstitch: better demonstration data by trajectory stitching.
+"""trajstitch: better demonstration data by composing and weighing what was recorded.
 
 Names are imported when first used, so that `import trajstitch` stays light.
 """
@@ -8,56 +8,75 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from trajstitch.data import Dataset, Trajectory, concatenate, from_trajectories
-    from trajstitch.dynamics import DynamicsConfig
-    from trajstitch.errors import InputError
-    from trajstitch.fit import Fit
-    from trajstitch.formats import load, save
-    from trajstitch.graph import GraphConfig
-    from trajstitch.improving import improve, improve_run, write_report
-    from trajstitch.inverse import InverseConfig
-    from trajstitch.methods import train
-    from trajstitch.planner import Planner
-    from trajstitch.policy import Policy, load_policy, save_policy
-    from trajstitch.recording import collect, collect_mixture
-    from trajstitch.reward import RewardConfig
-    from trajstitch.scores import Scores, evaluate
-    from trajstitch.stitch import PRESETS, Improve, Models, Result
-    from trajstitch.value import ValueConfig
+from trajstitch.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
+    from trajstitch.data import Dataset as Dataset
+    from trajstitch.data import Seams as Seams
+    from trajstitch.data import Trajectory as Trajectory
+    from trajstitch.data import concatenate as concatenate
+    from trajstitch.data import from_trajectories as from_trajectories
+    from trajstitch.errors import InputError as InputError
+    from trajstitch.evaluation.collect import collect as collect
+    from trajstitch.evaluation.collect import collect_mixture as collect_mixture
+    from trajstitch.evaluation.scores import Scores as Scores
+    from trajstitch.evaluation.scores import evaluate as evaluate
+    from trajstitch.formats import load as load
+    from trajstitch.formats import save as save
+    from trajstitch.jobs.improve import improve as improve
+    from trajstitch.jobs.improve import improve_run as improve_run
+    from trajstitch.jobs.improve import write_report as write_report
+    from trajstitch.jobs.score import ScoreConfig as ScoreConfig
+    from trajstitch.jobs.train import train_run as train_run
+    from trajstitch.methods.train import train as train
+    from trajstitch.models.dynamics import DynamicsConfig as DynamicsConfig
+    from trajstitch.models.inverse import InverseConfig as InverseConfig
+    from trajstitch.models.reward import RewardConfig as RewardConfig
+    from trajstitch.models.value import ValueConfig as ValueConfig
+    from trajstitch.policies.planner import ActionPlanner as ActionPlanner
+    from trajstitch.policies.policy import Policy as Policy
+    from trajstitch.policies.policy_files import load_policy as load_policy
+    from trajstitch.policies.policy_files import save_policy as save_policy
+    from trajstitch.stitching.graph import GraphConfig as GraphConfig
+    from trajstitch.stitching.improve import Improve as Improve
+    from trajstitch.stitching.improve import Models as Models
+    from trajstitch.stitching.improve import Result as Result
+    from trajstitch.stitching.presets import PRESETS as PRESETS
+    from trajstitch.training.loop import Fit as Fit
 
 _HOME = {
     "Dataset": "data",
+    "Seams": "data",
     "Trajectory": "data",
     "concatenate": "data",
     "from_trajectories": "data",
     "InputError": "errors",
-    "Scores": "scores",
-    "collect": "recording",
-    "collect_mixture": "recording",
-    "evaluate": "scores",
-    "Planner": "planner",
-    "Policy": "policy",
-    "load_policy": "policy",
-    "save_policy": "policy",
-    "train": "methods",
-    "DynamicsConfig": "dynamics",
-    "GraphConfig": "graph",
-    "Improve": "stitch",
-    "InverseConfig": "inverse",
-    "Models": "stitch",
-    "PRESETS": "stitch",
-    "Result": "stitch",
-    "RewardConfig": "reward",
-    "ValueConfig": "value",
-    "improve": "improving",
-    "improve_run": "improving",
-    "write_report": "improving",
-    "Fit": "fit",
     "load": "formats",
     "save": "formats",
+    "Fit": "training.loop",
+    "DynamicsConfig": "models.dynamics",
+    "InverseConfig": "models.inverse",
+    "RewardConfig": "models.reward",
+    "ValueConfig": "models.value",
+    "GraphConfig": "stitching.graph",
+    "Improve": "stitching.improve",
+    "Models": "stitching.improve",
+    "Result": "stitching.improve",
+    "PRESETS": "stitching.presets",
+    "Policy": "policies.policy",
+    "ActionPlanner": "policies.planner",
+    "load_policy": "policies.policy_files",
+    "save_policy": "policies.policy_files",
+    "Scores": "evaluation.scores",
+    "evaluate": "evaluation.scores",
+    "collect": "evaluation.collect",
+    "collect_mixture": "evaluation.collect",
+    "train": "methods.train",
+    "improve": "jobs.improve",
+    "improve_run": "jobs.improve",
+    "write_report": "jobs.improve",
+    "train_run": "jobs.train",
+    "ScoreConfig": "jobs.score",
 }
 __all__ = [*_HOME, "__version__"]
 

@@ -1,4 +1,4 @@
-"""Dataset: trajectories in flat arrays, T steps owning T+1 observations, so no successor can be wrong.
+"""Dataset: trajectories in flat arrays; T steps have T+1 observations, so every step has its own successor.
 
 Axis letters, here and everywhere: N transitions, M trajectories, E ensemble members, P policies (seeds),
 B batch, S state, A action, T time, K candidates.
@@ -58,31 +58,31 @@ class Trajectory:
 class Seams:
     """Where each step of improved data comes from, and why a stitched one was taken.
 
-    Rows are those of the original data's `obs`. What is said of a stitched step is 0 for the others; its action
-    and reward, in the data set itself, are the models'.
+    Rows are row numbers of the original data's `obs`. `margin`, `spread` and `value_gain` are 0 for steps that are
+    not stitched. The action and reward of a stitched step, in the data set itself, come from the models.
     """
 
     source: Int  # [N] row the step starts from
     target: Int  # [N] row it lands on
     stitched: Bool  # [N]
     margin: Float  # [N] plausibility: min_i log p_i(landing) - logmeanexp_i log p_i(old target), above 0
-    spread: Float  # [N] disagreement of the ensemble, in its own std
+    spread: Float  # [N] disagreement of the ensemble members, in units of their predicted std
     value_gain: Float  # [N] value of the landing minus value of the old target, when it was chosen
-    return_before: NDArray[np.float64]  # [M] of the original trajectory with this first state
+    return_before: NDArray[np.float64]  # [M] return of the original trajectory with this first state
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """By name, as files keep them."""
+        """Return the arrays by name, as files store them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def choose(self, step: Any, trajectory: Any) -> Seams:
-        """Of these steps and trajectories."""
+        """Return the seams of these steps and trajectories."""
         chosen = {k: v[trajectory if k == "return_before" else step] for k, v in self.arrays().items()}
         return Seams(**chosen)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """M trajectories of N transitions in all, checked when made and read-only from then on."""
+    """M trajectories with N transitions in total; checked when created, read-only afterwards."""
 
     obs: Float  # [N + M, S]
     action: Float  # [N, A]
@@ -90,7 +90,7 @@ class Dataset:
     start: Int  # [M + 1]
     terminal: Bool  # [M]
     info: Info = field(default_factory=dict)  # env_id, physics, reference scores, what loading left out
-    seams: Seams | None = None  # of improved data
+    seams: Seams | None = None  # only in improved data
 
     def __post_init__(self) -> None:
         for name, dtype, ndim in _FIELDS:
@@ -112,22 +112,22 @@ class Dataset:
 
     @property
     def transitions(self) -> int:
-        """N."""
+        """Number of transitions, N."""
         return len(self.action)
 
     @property
     def obs_dim(self) -> int:
-        """S."""
+        """Size of an observation, S."""
         return self.obs.shape[1]
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """Size of an action, A."""
         return self.action.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Total size of the arrays in bytes."""
         return sum(getattr(self, name).nbytes for name, _, _ in _FIELDS)
 
     # -- per trajectory and per transition ---------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Dataset:
 
     @cached_property
     def steps_left(self) -> Int:
-        """Steps from each transition to its trajectory's end, itself among them [N]."""
+        """Steps from each transition to the end of its trajectory, counting itself, [N]."""
         return np.repeat(self.start[1:], self.length) - np.arange(self.transitions)
 
     @cached_property
@@ -171,7 +171,7 @@ class Dataset:
     def __getitem__(
         self, which: int | np.integer[Any] | slice | Sequence[int] | NDArray[Any]
     ) -> Trajectory | Dataset:
-        """A trajectory by number; a Dataset by slice (a view where it can be), list of numbers or mask."""
+        """Return a Trajectory for a number; a Dataset for a slice (a view if possible), a list or a mask."""
         if isinstance(which, (int, np.integer)):
             m = range(len(self))[int(which)]
             a, b = self.start[m], self.start[m + 1]
@@ -180,7 +180,7 @@ class Dataset:
             )
         chosen = np.arange(len(self))[which]
         if not len(chosen):
-            raise InputError("no trajectory is left by this choice; a data set needs at least one")
+            raise InputError("this selection leaves no trajectory; a data set needs at least one")
         length = self.length[chosen]
         start = np.concatenate([[0], np.cumsum(length)])
         if isinstance(which, slice) and which.step in (None, 1):
@@ -204,18 +204,18 @@ class Dataset:
         return (self[m] for m in range(len(self)))
 
     def filter(self, keep: Callable[[Trajectory], bool]) -> Dataset:
-        """The trajectories for which `keep` is true."""
+        """Return the trajectories for which `keep` is true."""
         return self[np.array([keep(trajectory) for trajectory in self], bool)]
 
     def top(self, percent: float) -> Dataset:
-        """The best `percent` of trajectories by return, at least one, in their old order; ties by number."""
+        """Return the best `percent` % of trajectories by return (at least one), in order; ties by number."""
         if not 0 < percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {percent:g}")
         count = max(1, round(len(self) * percent / 100))
         return self[np.sort(np.argsort(-self.returns, kind="stable")[:count])]
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Two parts by whole trajectories, the first of about `fraction` of them, at least one in each."""
+        """Split by whole trajectories: about `fraction` of them in the first part, at least one in each part."""
         if len(self) < 2:
             raise InputError("one trajectory cannot be split in two parts; give at least two trajectories")
         count = min(max(round(len(self) * fraction), 1), len(self) - 1)
@@ -226,7 +226,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the contents of every array; `info` does not count."""
+        """Hash of all arrays; `info` is not part of it."""
         digest = hashlib.blake2b(digest_size=16)
         for name, _, _ in _FIELDS:
             array = np.ascontiguousarray(getattr(self, name))
@@ -255,7 +255,7 @@ ARRAYS = tuple(name for name, _, _ in _FIELDS)
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """All trajectories of all parts, in order; `info` keeps what the parts agree on, `seams` are left out."""
+    """Join data sets in order; `info` keeps the entries that all parts share, `seams` are left out."""
     if not parts:
         raise InputError("nothing to concatenate; give at least one data set")
     for name in ("obs_dim", "action_dim"):
@@ -277,7 +277,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
 
 
 def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = None) -> Dataset:
-    """A Dataset of these trajectories, numbers converted to float32."""
+    """Build a Dataset from trajectories; numbers are converted to float32."""
     given = list(trajectories)
     if not given:
         raise InputError("a data set needs at least one trajectory")
@@ -295,12 +295,19 @@ def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = No
     )
 
 
+def count_revisits(state: Int, start: Int) -> int:
+    """Count the steps whose start state (a row number) was a start state earlier in the same trajectory."""
+    visit = np.repeat(np.arange(len(start) - 1), np.diff(start)) * (state.max() + 1) + state
+    visit.sort()  # much faster than np.unique
+    return int((visit[1:] == visit[:-1]).sum())
+
+
 def repeated(rows: Float) -> Bool:
-    """Which rows equal an earlier one, bit for bit."""
+    """Mark the rows that equal an earlier row, bit for bit."""
     words = np.ascontiguousarray(rows).view(np.uint32)
     odd = np.random.default_rng(0).integers(1 << 62, size=(words.shape[1],), dtype=np.uint64) | np.uint64(1)
     key = np.zeros(len(words), np.uint64)
-    for column, factor in zip(words.T, odd, strict=True):  # a hash by multiplication; overflow is meant
+    for column, factor in zip(words.T, odd, strict=True):  # a multiplicative hash; overflow is intended
         key = (key ^ column) * factor
         key ^= key >> np.uint64(29)
     order = np.argsort(key, kind="stable")
@@ -311,17 +318,17 @@ def repeated(rows: Float) -> Bool:
 
 
 def check_finite(name: str, array: NDArray[Any]) -> None:
-    """InputError where a number is nan or inf, naming the first such place and every such column."""
+    """Raise InputError if a number is nan or inf; the message names the first one and every such column."""
     flat = array.reshape(-1)
     with np.errstate(all="ignore"):
         if np.isfinite(flat @ flat) or np.isfinite(array).all():
-            return  # a finite sum of squares has finite terms, at the speed of memory and with no copy
+            return  # a finite sum of squares has only finite terms; this is fast and copies nothing
     bad = np.argwhere(~np.isfinite(array))
     place = ", ".join(map(str, bad[0]))
     columns = ", ".join(map(str, np.unique(bad[:, 1]))) if array.ndim == 2 else ""
     raise InputError(
         f"{name}[{place}] is {array[tuple(bad[0])]}, one of {len(bad)} values that are not finite"
-        f"{f' (columns {columns})' if columns else ''}; remove those episodes or mend the values"
+        f"{f' (columns {columns})' if columns else ''}; remove those episodes or correct the values"
     )
 
 
@@ -329,8 +336,8 @@ def _check_offsets(data: Dataset) -> None:
     start, steps, many = data.start, len(data.action), len(data.terminal)
     if many < 1 or len(start) != many + 1:
         raise InputError(
-            f"start has {len(start)} offsets for {many} trajectories; it needs one more than trajectories, "
-            "of which there must be at least one"
+            f"start has {len(start)} offsets for {many} trajectories; it needs one more than there are "
+            "trajectories, and at least one trajectory"
         )
     if start[0] != 0 or start[-1] != steps:
         raise InputError(
@@ -358,7 +365,7 @@ def _check_seams(seams: Seams, steps: int, many: int) -> None:
 
 
 def _ranges(begin: Int, length: Int) -> Int:
-    """begin[i], begin[i]+1, … length[i] numbers of each, one after another."""
+    """Concatenate the ranges begin[i], …, begin[i] + length[i] - 1."""
     ends = np.cumsum(length)
     return np.arange(ends[-1]) + np.repeat(begin - (ends - length), length)
 
@@ -373,3 +380,22 @@ def _describe(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype} of shape {value.shape}"
     return type(value).__name__
+
+
+def change_table(data: Dataset) -> dict[str, Any]:
+    """Return the training table of the dynamics, one row per transition: the state and its change."""
+    obs = data.obs[data.row]
+    return {"given": obs, "change": data.obs[data.row + 1] - obs}
+
+
+def step_table(data: Dataset) -> dict[str, Any]:
+    """Return one row per transition: obs, action, reward, next_obs, `done` (1 where the episode really ended)."""
+    done = np.zeros(data.transitions, np.float32)
+    done[data.start[1:] - 1] = data.terminal
+    return {
+        "obs": data.obs[data.row],
+        "action": data.action,
+        "reward": data.reward,
+        "next_obs": data.obs[data.row + 1],
+        "done": done,
+    }

@@ -1,9 +1,9 @@
-"""InputError: the one exception for what a user can cause and can mend."""
+"""InputError: the one exception for errors that a user can cause and correct."""
 
 
 class InputError(Exception):
-    """One sentence that names the file, the field and the remedy; the command line prints it and exits with 2."""
+    """Its one sentence names the file, the field and the remedy; commands print it and exit with code 2."""
 
     def within(self, place: object) -> "InputError":
-        """The same sentence with the file (or other place) it is about in front."""
+        """Return the same error with `place`, such as a file name, in front of its message."""
         return InputError(f"{place}: {self}")

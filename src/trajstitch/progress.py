@@ -1,4 +1,4 @@
-"""Progress: long work calls `tell(done, total, note)`; the command line draws it as a bar with the time left."""
+"""Progress: long-running code calls `tell(done, total, note)`; commands show it as a bar with the time left."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Tell = Callable[[int, int, str], None]
 
 
 def silent(done: int, total: int, note: str = "") -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 @contextmanager
 def bar(label: str, quiet: bool = False) -> Iterator[Tell]:
-    """A progress bar on stderr, drawn once work has told of itself; where that is no terminal, a line a minute."""
+    """Show a progress bar on stderr; if stderr is not a terminal, print one line per minute instead."""
     if quiet:
         yield silent
         return
@@ -44,7 +44,7 @@ def bar(label: str, quiet: bool = False) -> Iterator[Tell]:
 
 
 def lines(label: str, every: float = 60.0) -> Tell:
-    """For a log: after so many seconds, a line on stderr with what is done and the time left."""
+    """Return a `Tell` for logs: it prints progress and time left to stderr, at most once per `every` seconds."""
     begin = last = time.monotonic()
 
     def tell(done: int, total: int, note: str = "") -> None:
@@ -62,7 +62,7 @@ def lines(label: str, every: float = 60.0) -> Tell:
 
 @contextmanager
 def bars(quiet: bool = False) -> Iterator[Callable[[str], Tell]]:
-    """A bar for each stage of a longer work, one after another: `tell = bars(name)`."""
+    """Yield a function that starts the bar of the next stage: `tell = begin(name)`."""
     with ExitStack() as stack:
 
         def begin(name: str) -> Tell:

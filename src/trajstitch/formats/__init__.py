@@ -1,7 +1,7 @@
-"""Data sets by name: D4RL HDF5, npz, Minari and our own memory-mapped folder, all to and from `Dataset`.
+"""Formats: load and save data sets as D4RL HDF5, npz, Minari or our own memory-mapped folder, chosen by name.
 
 hopper.hdf5  hopper.h5       D4RL's layout
-hopper.npz                   D4RL's keys or ours, never pickled
+hopper.npz                   D4RL's keys or ours, without pickle
 hopper.traj                  ours: a folder of .npy files, memory-mapped
 d4rl:hopper-medium-v2        downloaded once, then read from the cache
 minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder
@@ -11,31 +11,36 @@ demo                         the data inside this package
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
+from trajstitch.storage.archive import reading
 
-_BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "folder"}
+_BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_folder"}
+ENDINGS = tuple(_BY_SUFFIX)
 
 
-def load(source: str | Path, *, horizon: int | None = None, flatten: bool = False, tell: Tell = silent) -> Dataset:
+def load(
+    source: str | Path, *, episode_horizon: int | None = None, flatten: bool = False, tell: Tell = silent
+) -> Dataset:
     """Read a data set by path or name (see the module's list).
 
-    `horizon` cuts episodes of a file that records no time-outs; `flatten` turns Minari's Dict observations into
-    vectors.
+    Arguments:
+        source: a path, d4rl:NAME, minari:ID or demo.
+        episode_horizon: the time limit of the episodes, for a file that records no time-outs.
+        flatten: put Minari's Dict observations into one vector.
+        tell: a callback for progress.
     """
     name = str(source)
     if name == "demo":
         return load(Path(__file__).parent.parent / "assets" / "demo.npz")
-    if horizon is not None and name.startswith(("d4rl:", "minari:")):
-        raise InputError(f"{name} records where its episodes were cut; leave --horizon out")
+    if episode_horizon is not None and name.startswith(("d4rl:", "minari:")):
+        raise InputError(f"{name} records where its episodes were cut; leave --episode-horizon out")
     if name.startswith("d4rl:"):
-        from trajstitch.formats.download import fetch_d4rl
+        from trajstitch.formats.d4rl_download import fetch_d4rl
 
         return fetch_d4rl(name.removeprefix("d4rl:"), tell)
     path = Path(name)
@@ -45,27 +50,11 @@ def load(source: str | Path, *, horizon: int | None = None, flatten: bool = Fals
         raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID or demo")
     reader = _module(_format(path))
     with reading(path):
-        return reader.read(path, horizon=horizon)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """What goes wrong inside is said of this file; damage can surface as an error of many kinds."""
-    try:
-        yield
-    except InputError as error:
-        raise error.within(path) from error
-    except PermissionError as error:
-        raise InputError(f"{path}: this file may not be read; change its permissions") from error
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        what = " ".join(str(error).split())
-        raise InputError(
-            f"{path}: this file is damaged or of a layout trajstitch does not know ({what})"
-        ) from error
+        return reader.read(path, episode_horizon=episode_horizon)
 
 
 def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
-    """Write a data set in the format its name asks for; it appears whole or not at all."""
+    """Write a data set in the format that its name chooses; the file appears whole or not at all."""
     name = str(target)
     if name.startswith("d4rl:") or name == "demo":
         raise InputError(f"{name} is read-only; give a file name such as data.hdf5")
@@ -73,7 +62,7 @@ def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
 
 
 def writer(name: str) -> ModuleType:
-    """The module that writes data sets of such a name."""
+    """Return the module that writes data sets of such a name."""
     return _module("minari" if name.startswith("minari:") else _format(Path(name)))
 
 

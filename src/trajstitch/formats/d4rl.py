@@ -1,4 +1,4 @@
-"""D4RL's HDF5 layout, every variant of it, to and from `Dataset`; the same keys serve npz.
+"""D4RL's HDF5 layout, in all its variants, to and from `Dataset`; npz files may have the same keys.
 
 A D4RL file is one long table of transitions in which episodes follow one another:
 
@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Bool, Dataset, Float, Info, Seams, check_finite
 from trajstitch.errors import InputError
-from trajstitch.files import replacing
+from trajstitch.storage.atomic import replacing
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("next_observations", "timeouts")
 _NDIM = {"observations": 2, "next_observations": 2, "actions": 2}
-_SAMPLE = 100_000  # rows that tell the std of a column well enough
-_NOISE = 1e-3  # a successor within this share of a column's std of the next row is that row, rounded
+_SAMPLE = 100_000  # rows from which the std of a column is estimated
+_NOISE = 1e-3  # share of a column's std; a successor that differs less from the next row is that row, rounded
 
 
-def read(path: Path, horizon: int | None = None, usual_horizon: int | None = None) -> Dataset:
-    """Read a D4RL file; what could not be kept is counted in `info` (`dropped_steps`, `split_by`, …).
+def read(path: Path, episode_horizon: int | None = None, usual_horizon: int | None = None) -> Dataset:
+    """Read a D4RL file; `info` says what could not be kept (`dropped_steps`, `split_by`, …).
 
-    `usual_horizon` is for a caller who knows the time limit but not whether the file records its time-outs.
+    `usual_horizon` is the time limit that is used only if the file records no time-outs.
     """
     import h5py
 
@@ -47,12 +47,12 @@ def read(path: Path, horizon: int | None = None, usual_horizon: int | None = Non
             seams = {name: column[()] for name, column in file["seams"].items()} if "seams" in file else None
     except OSError as error:
         raise InputError(f"this HDF5 file is truncated or damaged; copy it again ({error})") from error
-    data = from_table(table, info, horizon if "timeouts" in table else horizon or usual_horizon)
+    data = from_table(table, info, episode_horizon if "timeouts" in table else episode_horizon or usual_horizon)
     return replace(data, seams=Seams(**seams)) if seams else data
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
-    """Write D4RL's layout, uncompressed, `info` as attributes of the file."""
+    """Write D4RL's layout, uncompressed, with `info` as attributes of the file."""
     import h5py
 
     with replacing(target, overwrite) as part:
@@ -68,7 +68,7 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
 
 
 def to_table(data: Dataset) -> dict[str, NDArray[Any]]:
-    """D4RL's keys; every cut is a time-out."""
+    """Return the arrays under D4RL's keys; every cut becomes a time-out."""
     terminals, timeouts = np.zeros((2, data.transitions), bool)
     last = data.start[1:] - 1
     terminals[last] = data.terminal
@@ -83,16 +83,16 @@ def to_table(data: Dataset) -> dict[str, NDArray[Any]]:
     }
 
 
-def from_table(table: Mapping[str, NDArray[Any]], info: Info, horizon: int | None = None) -> Dataset:
-    """A Dataset of the arrays of a D4RL file; no step can cross an episode's end."""
+def from_table(table: Mapping[str, NDArray[Any]], info: Info, episode_horizon: int | None = None) -> Dataset:
+    """Build a Dataset from the arrays of a D4RL file; no step crosses the end of an episode."""
     checked = _check_table(table)
-    cut = _find_ends(checked, horizon)
+    cut = _find_ends(checked, episode_horizon)
     obs, successor = checked["observations"], checked.get("next_observations")
     last = np.flatnonzero(cut.end)
     ended = checked["terminals"][last]
     note = dict(info) | cut.note
     if successor is None:
-        # The state after an episode's last step was never recorded: that step goes, its episode's end stays.
+        # The state after an episode's last step was not recorded: drop that step, but keep how the episode ended.
         keep = ~cut.end
         length = np.diff(last, prepend=-1) - 1
         whole = length > 0
@@ -114,7 +114,7 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, horizon: int | Non
         )
     states = np.empty((len(obs) + len(last), obs.shape[1]), np.float32)
     begin = 0
-    for m, end in enumerate((last + 1).tolist()):  # a slice a time is ten times faster than a mask over the rows
+    for m, end in enumerate((last + 1).tolist()):  # copying slices is ten times faster than a mask over the rows
         states[begin + m : end + m] = obs[begin:end]
         begin = end
     states[last + np.arange(len(last)) + 1] = successor[last]
@@ -132,7 +132,7 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, horizon: int | Non
 
 
 def _read_array(name: str, source: Any) -> NDArray[Any]:
-    """Read straight into float32 where the file holds wider numbers, so there is no second copy."""
+    """Read floats of any width directly into float32, without a second copy."""
     if source.dtype.kind == "f" and name not in ("terminals", "timeouts"):
         array = np.empty(source.shape, np.float32)
         if array.size:
@@ -142,7 +142,7 @@ def _read_array(name: str, source: Any) -> NDArray[Any]:
 
 
 def _check_table(table: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Every array in its own shape and dtype, all of one length, all numbers finite."""
+    """Return the arrays in their expected shapes and dtypes, all of one length and with finite numbers."""
     for name in REQUIRED:
         if name not in table:
             raise InputError(f"the key {name!r} is missing; a D4RL file needs {', '.join(REQUIRED)}")
@@ -165,7 +165,7 @@ def _check_array(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if ndim == 1 and array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]  # old files have rewards of shape (N, 1)
     if array.ndim != ndim:
-        remedy = "flatten each observation to a vector" if ndim == 2 else "give one number a step"
+        remedy = "flatten each observation to a vector" if ndim == 2 else "give one number per step"
         raise InputError(f"{name} has {array.ndim} dimensions {array.shape}, not {ndim}; {remedy}")
     if name == "actions" and array.dtype.kind != "f":
         raise InputError(
@@ -186,13 +186,13 @@ def _check_array(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Ends:
-    """Which steps are the last of their episode, [N], and what a user should know of how that was found."""
+    """Which steps are the last of their episode, [N], and a note for the user on how the ends were found."""
 
     end: Bool
     note: dict[str, str | int]
 
 
-def _find_ends(table: Mapping[str, NDArray[Any]], horizon: int | None) -> Ends:
+def _find_ends(table: Mapping[str, NDArray[Any]], episode_horizon: int | None) -> Ends:
     successor = table.get("next_observations")
     end = table["terminals"] | table.get("timeouts", False)
     jump = np.zeros(len(end), bool)
@@ -200,36 +200,36 @@ def _find_ends(table: Mapping[str, NDArray[Any]], horizon: int | None) -> Ends:
         jump[:-1] = _jumps(table["observations"], successor, end)
     note: dict[str, str | int] = {}
     if "timeouts" in table:
-        if horizon is not None:
-            raise InputError("this file records its time-outs; leave --horizon out")
+        if episode_horizon is not None:
+            raise InputError("this file records its time-outs; leave --episode-horizon out")
         if unmarked := int(jump.sum()):
-            note["unmarked_cuts"] = unmarked  # the file calls these steps successive, its own arrays say otherwise
-    elif horizon is not None:
-        end |= _every(horizon, end | jump)
-        note["split_by"] = f"horizon {horizon}"
+            note["unmarked_cuts"] = unmarked  # no end is marked, but the next row is not the successor
+    elif episode_horizon is not None:
+        end |= _every(episode_horizon, end | jump)
+        note["split_by"] = f"horizon {episode_horizon}"
     elif successor is not None:
         note["split_by"] = "discontinuity"
     else:
         raise InputError(
             "the key 'timeouts' is missing and so is 'next_observations', so where episodes were cut is unknown; "
-            "give the time limit with --horizon, such as --horizon 1000"
+            "give the time limit with --episode-horizon, such as --episode-horizon 1000"
         )
     end |= jump
     end[-1] = True  # a file may stop inside an episode
     return Ends(end, note)
 
 
-def _every(horizon: int, end: Bool) -> Bool:
-    """Every horizon-th step since the last end of an episode."""
-    if horizon < 1:
-        raise InputError(f"horizon must be at least 1, not {horizon}")
+def _every(episode_horizon: int, end: Bool) -> Bool:
+    """Mark every `episode_horizon`-th step since the last end of an episode."""
+    if episode_horizon < 1:
+        raise InputError(f"episode_horizon must be at least 1, not {episode_horizon}")
     index = np.arange(len(end))
     begin = np.maximum.accumulate(np.where(np.concatenate([[True], end[:-1]]), index, 0))
-    return (index - begin + 1) % horizon == 0
+    return (index - begin + 1) % episode_horizon == 0
 
 
 def _jumps(obs: Float, successor: Float, end: Bool) -> Bool:
-    """Where, besides known ends, the recorded successor is not the next row, [N-1]."""
+    """Mark where the recorded successor is not the next row, except at known ends, [N-1]."""
     jump = np.zeros(len(obs) - 1, bool)
     jump[np.flatnonzero(successor[:-1] != obs[1:]) // obs.shape[1]] = True
     jump &= ~end[:-1]

@@ -1,9 +1,9 @@
-"""Minari data sets, by id or folder, to and from `Dataset`, without a step of Python per step of data.
+"""Minari data sets, by id or folder, to and from `Dataset`; each episode is read at once, not step by step.
 
     data/metadata.json       spaces, environment, reference scores, authors …
     data/main_data.hdf5      a group per episode:  observations [T+1, S]  actions [T, A]  rewards  terminations …
-    data/0/part-0.arrow …    or a folder per episode, of one table (.parquet too), whose last row is padding but
-                             for its observation
+    data/0/part-0.arrow …    or a folder per episode with one table (.arrow or .parquet), in whose last row all
+                             but the observation is padding
 
 A Dict observation is flattened on request, as gymnasium.spaces.flatten does it: leaves in sorted order of keys.
 """
@@ -27,19 +27,19 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Dataset, Info, Int, check_finite
 from trajstitch.errors import InputError
-from trajstitch.files import replacing
 from trajstitch.progress import Tell
+from trajstitch.storage.atomic import replacing
 
-Column = tuple[str, ...]  # the way to an array of an episode, such as ("observations", "achieved_goal")
+Column = tuple[str, ...]  # path to an array of an episode, such as ("observations", "achieved_goal")
 Space = Mapping[str, Any]  # as Minari writes it in metadata.json
 
-# Of the data, not about them, or made anew when written; all other plain metadata go to and from `info`.
+# Entries that follow from the arrays or are set when writing; all other plain metadata go to and from `info`.
 _OWN = frozenset(
     {"dataset_id", "total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding"}
     | {"minari_version", "observation_space", "action_space", "combined_datasets"}
 )
-_LISTS = {"author": "; ", "author_email": "; ", "requirements": "\n"}  # and what separates them in `info`
-_TEXTS = ("algorithm_name", "code_permalink")  # Minari insists
+_LISTS = {"author": "; ", "author_email": "; ", "requirements": "\n"}  # and their separator in `info`
+_TEXTS = ("algorithm_name", "code_permalink")  # Minari accepts only strings
 
 
 def read(name: str, flatten: bool, tell: Tell) -> Dataset:
@@ -56,9 +56,9 @@ def read(name: str, flatten: bool, tell: Tell) -> Dataset:
 
 
 def write(data: Dataset, name: str, overwrite: bool = False) -> None:
-    """Write `minari:ID` among Minari's own data sets, or a folder whose name is the id; a cut is a truncation.
+    """Write `minari:ID` into Minari's data folder, or a folder named by the id; a cut becomes a truncation.
 
-    `info` becomes metadata. The environment is never made: its spec is what `info` has, or is looked up by env_id.
+    `info` becomes metadata. No environment is created: its spec comes from `info` or is looked up by env_id.
     """
     minari = _import_minari()
     by_id = name.startswith("minari:")
@@ -66,13 +66,13 @@ def write(data: Dataset, name: str, overwrite: bool = False) -> None:
     _check_id(dataset_id)
     target = _root() / dataset_id if by_id else Path(name)
     if target.exists() and not (target / "data").exists():
-        raise InputError(f"{name}: {target} is there and is no data set; choose another id")
+        raise InputError(f"{name}: {target} exists and is not a data set; choose another id")
     with replacing(target, overwrite) as part:
         _write_episodes(data, dataset_id, part / "data")
         try:
             minari.MinariDataset(part / "data")
-        except Exception as error:  # whatever Minari would raise when it is loaded, it is raised now
-            raise InputError(f"{name}: Minari would not load this ({error}); mend data.info") from error
+        except Exception as error:  # whatever loading it would raise later is raised now
+            raise InputError(f"{name}: Minari cannot load this ({error}); correct data.info") from error
     if by_id and "/" in dataset_id:
         _make_namespace(dataset_id.rpartition("/")[0])
 
@@ -93,8 +93,8 @@ def _check_id(dataset_id: str) -> None:
         parse(dataset_id)
     except (ValueError, TypeError) as error:  # TypeError: no version
         raise InputError(
-            f"{dataset_id!r} is no Minari id; an id is NAME-vNUMBER, or SPACE/NAME-vNUMBER, of letters, digits, "
-            "- and _, such as mujoco/hopper/medium-v0"
+            f"{dataset_id!r} is not a Minari id; an id is NAME-vNUMBER, or SPACE/NAME-vNUMBER, of letters, "
+            "digits, - and _, such as mujoco/hopper/medium-v0"
         ) from error
 
 
@@ -109,7 +109,7 @@ def _root() -> Path:
 
 
 def _local(dataset_id: str, tell: Tell) -> Path:
-    """The data set's folder, downloaded by Minari if it is not there."""
+    """Return the data set's folder, downloaded by Minari if it does not exist."""
     minari = _import_minari()
     _check_id(dataset_id)
     folder = _root() / dataset_id
@@ -119,10 +119,10 @@ def _local(dataset_id: str, tell: Tell) -> Path:
     try:
         with _quiet(), _no_retry_noise():
             minari.download_dataset(dataset_id)
-    except ImportError as error:  # its sentence says what to install for the storage it is to download from
+    except ImportError as error:  # Minari's message says which package its download needs
         why = str(error).rstrip(".")
         raise InputError(f"it is not in {folder} and Minari cannot download it; {why}") from error
-    except Exception as error:  # Minari passes on what its remote storage raises, of many kinds
+    except Exception as error:  # Minari passes on exceptions of many types from its remote storage
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
             f"it is not in {folder} and could not be downloaded ({why}); check the id and the connection, or run "
@@ -133,9 +133,9 @@ def _local(dataset_id: str, tell: Tell) -> Path:
 
 @contextlib.contextmanager
 def _no_retry_noise() -> Iterator[None]:
-    """The hub's client reports each of its tries; ours is the one sentence at the end."""
+    """Silence the hub's client, which logs each of its tries; the user gets one sentence at the end."""
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # it sets its own levels when it is imported, so a logger's would not do
+    logging.disable(logging.CRITICAL)  # the client resets the levels of its loggers when it is imported
     try:
         yield
     finally:
@@ -144,7 +144,7 @@ def _no_retry_noise() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What Minari prints, and its advice on newer versions, is not for our users."""
+    """Hide what Minari prints, and its warnings about newer versions."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="minari")
         yield
@@ -154,7 +154,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
-    """The metadata, with the two spaces as dicts."""
+    """Read the metadata, with the two spaces as dicts."""
     try:
         metadata: dict[str, Any] = json.loads((folder / "metadata.json").read_text())
         for name in ("observation_space", "action_space"):
@@ -163,14 +163,14 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InputError("there is no data/metadata.json in it; give the folder that holds data") from error
     except KeyError as error:
-        raise InputError(f"{error} is missing in data/metadata.json; write it anew with Minari 0.5") from error
+        raise InputError(f"{error} is missing in data/metadata.json; write it again with Minari 0.5") from error
     except (ValueError, TypeError) as error:
         raise InputError(f"data/metadata.json is damaged ({error}); copy or download it again") from error
     return metadata
 
 
 def _observation_leaves(space: Space, flatten: bool) -> dict[Column, tuple[int, ...]]:
-    """The shape of each array that an observation consists of, in the order they are put together."""
+    """Return the shape of each array of an observation, in the order in which they are concatenated."""
     if space["type"] == "Dict" and not flatten:
         keys = ", ".join(sorted(space["subspaces"]))
         raise InputError(f"its observations are a Dict of {keys}; pass --flatten to put them in one vector")
@@ -201,7 +201,7 @@ def _check_action(space: Space) -> None:
 
 
 def _info(metadata: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """All plain metadata, under their own names, and the action's bounds."""
+    """Return all plain metadata under their own names, and the bounds of actions."""
     info = {k: v for k, v in metadata.items() if k not in _OWN and isinstance(v, str | int | float | bool)}
     for name, separator in _LISTS.items():
         if isinstance(entries := metadata.get(name), list) and entries:
@@ -232,13 +232,13 @@ def _serialise(low: NDArray[np.float32], high: NDArray[np.float32]) -> str:
 
 
 class Episodes(Protocol):
-    """How one kind of storage is read."""
+    """A reader for one kind of storage."""
 
     def steps(self, episode: int) -> int:
-        """T of an episode."""
+        """Return the number of steps of an episode, T."""
 
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
-        """Read arrays of an episode into the rows that are theirs, converted to their dtype."""
+        """Read arrays of an episode into `rows`, converted to their dtype."""
 
 
 def _read_episodes(
@@ -286,7 +286,7 @@ def _read_episodes(
 
 
 def _rows(m: int, start: Int, obs: Mapping[Column, Any], steps: Mapping[Column, Any]) -> dict[Column, Any]:
-    """Episode m's own rows of every array."""
+    """Return the rows of episode m in every array."""
     a, b = start[m], start[m + 1]
     rows = {column: array[a + m : b + m + 1] for column, array in obs.items()}
     return rows | {column: array[a:b] for column, array in steps.items()}
@@ -322,17 +322,17 @@ def _episodes(folder: Path, metadata: Mapping[str, Any]) -> Iterator[Episodes]:
 
 
 class Hdf5Episodes:
-    """All episodes in one file; HDF5's own layer is used, which halves the time of many short episodes."""
+    """All episodes in one file; h5py's low-level interface halves the time for many short episodes."""
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file.id
 
     def steps(self, episode: int) -> int:
-        """T of an episode."""
+        """Return the number of steps of an episode, T."""
         return int(self._open(episode, ("rewards",)).get_space().get_simple_extent_npoints())
 
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
-        """Read arrays of an episode into the rows that are theirs."""
+        """Read arrays of an episode into `rows`."""
         for column, out in rows.items():
             source = self._open(episode, column)
             _check_shape(episode, column, source.shape, out.shape)
@@ -349,20 +349,20 @@ class Hdf5Episodes:
 
 
 class ArrowEpisodes:
-    """A folder of table files per episode; the last row pads everything but the observation."""
+    """One folder of table files per episode; in the last row, all but the observation is padding."""
 
     def __init__(self, folder: Path, kind: str, arrow: ModuleType) -> None:
         self._folder, self._kind, self._arrow = folder, kind, arrow
 
     def steps(self, episode: int) -> int:
-        """T of an episode."""
+        """Return the number of steps of an episode, T."""
         try:
             return int(self._dataset(episode).count_rows()) - 1
         except (OSError, ValueError) as error:
             raise _unreadable(episode, "its table", error) from error
 
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
-        """Read arrays of an episode into the rows that are theirs."""
+        """Read arrays of an episode into `rows`."""
         names = list(dict.fromkeys(column[0] for column in rows))
         try:
             table = self._dataset(episode).to_table(columns=names).combine_chunks()
@@ -375,7 +375,7 @@ class ArrowEpisodes:
                     array = array.field(key)
                 flat = array.flatten() if column[0] in ("observations", "actions") else array
                 numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *out.shape[1:])
-                with np.errstate(over="ignore"):  # what is too large for float32 is found when it is checked
+                with np.errstate(over="ignore"):  # too large for float32 becomes inf, checked later
                     out[...] = numbers[: len(out)]
             except (KeyError, ValueError) as error:
                 raise _unreadable(episode, "/".join(column), error) from error
@@ -395,8 +395,8 @@ def _unreadable(episode: int, what: str, error: Exception) -> InputError:
 def _check_shape(episode: int, column: Column, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if shape != wanted:
         raise InputError(
-            f"episode {episode}: {'/'.join(column)} has the shape {shape}, and {wanted} goes with its rewards and "
-            "the space; remove it or write it anew"
+            f"episode {episode}: {'/'.join(column)} has the shape {shape}, but its rewards "
+            f"and the space need {wanted}; remove it or write it again"
         )
 
 
@@ -438,7 +438,7 @@ def _buffers(data: Dataset) -> Iterable[Any]:
 
 
 def _metadata(info: Info, dataset_id: str) -> dict[str, Any]:
-    """`info` as Minari's metadata; only what Minari says of the arrays themselves is left out."""
+    """Return `info` as Minari's metadata, without the entries that Minari derives from the arrays."""
     metadata: dict[str, Any] = {k: v for k, v in info.items() if k not in _OWN}
     metadata |= {"dataset_id": dataset_id, "minari_version": _import_minari().__version__}
     for name, separator in _LISTS.items():
@@ -449,7 +449,8 @@ def _metadata(info: Info, dataset_id: str) -> dict[str, Any]:
     if "env_spec" not in metadata and "env_id" in metadata:
         from gymnasium.envs.registration import registry
 
-        # Looked up, not made. An id that is not registered here, or made by a function, stays env_id alone.
+        # Look it up without creating the environment. An id that is not registered, or whose entry point is a
+        # function, is stored as env_id only.
         if (spec := registry.get(str(metadata["env_id"]))) is not None:
             with contextlib.suppress(TypeError, ValueError):
                 metadata["env_spec"] = spec.to_json()
@@ -457,13 +458,13 @@ def _metadata(info: Info, dataset_id: str) -> dict[str, Any]:
 
 
 def _action_bounds(data: Dataset) -> NDArray[np.float32]:
-    """The bounds the data came with, if they hold; otherwise ±1, or what the data need."""
+    """Return the bounds in `info` if all actions are within them; otherwise ±1, wider where the data need it."""
     smallest, largest = data.action.min(0), data.action.max(0)
     if (given := data.info.get("action_space")) is not None:
         try:
             bounds = _bounds(json.loads(str(given)))
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"info['action_space'] is no Box as Minari writes it ({error})") from error
+            raise InputError(f"info['action_space'] is not a Box as Minari writes it ({error})") from error
         if bounds.shape == (2, data.action_dim) and (bounds[0] <= smallest).all() and (largest <= bounds[1]).all():
             return bounds
     limit = np.maximum(1, np.maximum(-smallest, largest))
@@ -471,7 +472,7 @@ def _action_bounds(data: Dataset) -> NDArray[np.float32]:
 
 
 def _make_namespace(namespace: str) -> None:
-    """What Minari itself keeps of the folders above a data set."""
+    """Register the folders above a data set as a Minari namespace."""
     module = importlib.import_module("minari.namespace")
     if namespace not in module.list_local_namespaces():
         module.create_namespace(namespace)

@@ -1,7 +1,7 @@
-"""Report: one HTML page that says what an improvement changed and why to believe it; numbers, then pictures."""
+"""Report: one HTML page that shows what an improvement changed and whether to trust it."""
 
-from trajstitch.report.facts import measure
+from trajstitch.report.comparison import measure
 from trajstitch.report.page import render
-from trajstitch.report.words import checks
+from trajstitch.report.verdict import checks
 
 __all__ = ["checks", "measure", "render"]

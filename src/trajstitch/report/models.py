@@ -1,66 +1,72 @@
-"""Models: the sections on how good models and policies are, and how all of it was made."""
+"""Models: the sections on the quality of models and policies, and on settings."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajstitch import __version__
-from trajstitch.fit import History
-from trajstitch.report.draw import INK, NEW, OLD, plot, span
-from trajstitch.report.markup import figure, grid, number, percent, section, table
-from trajstitch.scores import Scores
-from trajstitch.stitch import Result
+from trajstitch.report.html import figure, grid, number, percent, section, table
+from trajstitch.report.plots import INK, NEW, OLD, plot, span
+from trajstitch.stitching.improve import Result
+from trajstitch.training.loop import History
+from trajstitch.version import versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PACKAGES = ("jax", "equinox", "optax", "numpy", "scipy", "matplotlib")
-_ERRORS = {
+    from trajstitch.evaluation.scores import Scores  # which loads the simulator
+
+# Key of the result: its label, a note, and how the number is formatted.
+_ERRORS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "inverse_mean_absolute_action": (
         "Inverse dynamics: the action between two states is off by",
         "on average, per action dimension, in the units of actions",
+        number,
     ),
     "reward_root_mean_square": (
         "Reward: the predicted reward is off by",
         "(root mean square), in units of reward",
+        number,
     ),
     "reward_root_mean_square_of_std": (
         "Reward: as a share of the rewards' own standard deviation",
-        "0 is perfect, 1 no better than always guessing the mean",
+        "0% is perfect, 100% is no better than always predicting the mean",
+        percent,
     ),
 }
-_SIZES = {
+_SIZES: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "epsilon": (
         "ε, the radius of a neighbourhood",
-        "unless given, the median step of the data, or half of it from 300,000 states on",
+        "unless given: the median step length of the data, or half of it from 300,000 states on",
+        number,
     ),
-    "candidates": ("candidate steps looked at", ""),
-    "edges": ("of them more plausible than the recorded step", "these are the edges"),
-    "share_of_states_with_an_edge": ("share of steps with at least one edge", ""),
+    "candidates": ("candidate steps", "", number),
+    "edges": ("edges", "candidates that are more plausible than the recorded step", number),
+    "share_of_states_with_an_edge": ("share of steps with at least one edge", "", percent),
 }
+
+
+# Colour of a policy's bar, by a word in its name; other names are drawn in a neutral grey.
+_COLOURS = {"original": OLD, "improved": NEW}
 
 
 def show_models(result: Result) -> str:
-    """Errors, sizes of the graph, and training curves."""
-    intro = "Judged on trajectories the models were not trained on."
+    """Return the section on models: errors, sizes of the graph, and training curves."""
+    intro = "Measured on trajectories the models were not trained on."
     tables = []
     for title, words, values in (("Errors", _ERRORS, result.errors), ("Graph", _SIZES, result.graph)):
         rows = []
         for key, value in values.items():
-            label, note = words.get(key, (key.replace("_", " "), ""))
-            shown = percent(value) if key.startswith("share") or key.endswith("of_std") else number(value)
-            rows.append([f"{escape(label)}<small>{escape(note)}</small>", shown])
+            label, note, shown = words.get(key, (key.replace("_", " "), "", number))
+            rows.append([f"{escape(label)}<small>{escape(note)}</small>", shown(value)])
         if rows:
             tables.append(f"<div><h3>{title}</h3>{table([], rows, escaped=True)}</div>")
     if not result.training:
-        curves = "<p class=none>No model was trained here: they were the caller's own, so there are no curves.</p>"
+        curves = "<p class=none>No model was trained here: the caller gave the models, so there are no curves.</p>"
     else:
         drawn = list(result.training.items())[:12]
         more = f" The first 12 of {len(result.training)} are drawn." if len(drawn) < len(result.training) else ""
@@ -73,10 +79,10 @@ def show_models(result: Result) -> str:
             "thirds",
         )
         curves += (
-            "<p class=note>Dark: held-out loss, light: training loss, a line for each member of the ensemble. "
-            "They should fall and flatten together; dark lines that turn upwards are overfitting. Kept are the "
-            "weights of the lowest point, but for values the last ones: what they are fitted to moves, so their "
-            f"loss need not fall.{more}</p>"
+            "<p class=note>Dark lines are held-out losses, light lines training losses, one per ensemble member. "
+            "They should fall and flatten together; a dark line that rises again shows overfitting. The weights "
+            "at the lowest held-out loss are kept. The value model keeps its last weights: its targets move, so "
+            f"its loss need not fall.{more}</p>"
         )
     return section("Models", intro, grid(tables) + curves)
 
@@ -85,7 +91,7 @@ def _draw_training(past: History, ax: Axes) -> None:
     for losses, colour, width in ((past.train, "#b9c0c6", 1.2), (past.held_out, INK, 1.5)):
         ax.plot(past.step, np.asarray(losses, float), color=colour, linewidth=width, alpha=0.85)
     values = np.concatenate([np.asarray(past.train, float), np.asarray(past.held_out, float)], 1)
-    settled = values[1:] if len(values) > 4 else values  # the first check is off the chart and says little
+    settled = values[1:] if len(values) > 4 else values  # the first losses would flatten the rest
     ax.set_ylim(*span(settled, 0.12))
     ax.set_xlim(0, max(past.step) * 1.02)
     if len(past.step) == 1:
@@ -99,11 +105,11 @@ def _last(past: History) -> str:
 
 
 def show_policies(scores: Mapping[str, Scores]) -> str:
-    """Scores of policies, as bars and numbers."""
+    """Return the section on policies: scores as bars and numbers."""
     intro = (
-        "Policies played in the simulator, at their last checkpoint. Bars are means, whiskers 95% bootstrap "
-        "intervals over seeds and episodes; whiskers that overlap leave the order open. With one seed they cannot "
-        "know how much training itself varies."
+        "Scores of policies in the simulator, at their last checkpoint. Bars are means, whiskers 95% bootstrap "
+        "intervals over seeds and episodes; if whiskers overlap, the order is not certain. With one seed they do "
+        "not show how much training itself varies."
     )
     if not scores:
         return ""
@@ -113,7 +119,7 @@ def show_policies(scores: Mapping[str, Scores]) -> str:
     low, high = min(0.0, *ends), max(0.0, *ends, 1e-9)
     rows = []
     for name, entry in said.items():
-        colour = OLD if "original" in name.lower() else NEW if "improved" in name.lower() else "#5c6770"
+        colour = next((_COLOURS[word] for word in _COLOURS if word in name.lower()), "#5c6770")
         cells = [_with_interval(entry[key]) for key in ("raw", "normalised")]
         where = f"{entry['env']}, {entry['physics']}"
         rows.append(
@@ -154,11 +160,9 @@ def _bar(part: Mapping[str, Any], low: float, high: float, colour: str) -> str:
 
 
 def show_settings(settings: Mapping[str, Any]) -> str:
-    """Settings and versions, folded away."""
+    """Return the section on settings and versions, collapsed."""
     rows = [[f"<code>{escape(name)}</code>", escape(value)] for name, value in _flat(settings)]
-    versions = {"trajstitch": __version__, "python": platform.python_version()}
-    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
-    made = [[f"<code>{escape(name)}</code>", escape(value)] for name, value in versions.items()]
+    made = [[f"<code>{escape(name)}</code>", escape(value)] for name, value in versions().items()]
     body = "".join(
         f"<details><summary>{title}</summary>{table([], lines, escaped=True, kind='plain')}</details>"
         for title, lines in (("All settings", rows), ("Versions", made))

@@ -1,20 +1,22 @@
-"""Page: the sections in their order, in one self-contained HTML file with its CSS."""
+"""Page: all sections in order, as one self-contained HTML file with its CSS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajstitch.data import Dataset
-from trajstitch.report.draw import plot_style
-from trajstitch.report.facts import measure
+from trajstitch.report.comparison import measure
 from trajstitch.report.models import show_models, show_policies, show_settings
+from trajstitch.report.plots import plot_style
 from trajstitch.report.returns import show_iterations, show_returns
 from trajstitch.report.seams import show_places, show_seams
-from trajstitch.report.words import show_checks, show_header
-from trajstitch.scores import Scores
-from trajstitch.stitch import Result
+from trajstitch.report.verdict import show_checks, show_header
+from trajstitch.stitching.improve import Result
+
+if TYPE_CHECKING:
+    from trajstitch.evaluation.scores import Scores  # which loads the simulator
 
 
 def render(
@@ -24,10 +26,15 @@ def render(
     settings: Mapping[str, Any],
     scores: Mapping[str, Scores] | None = None,
 ) -> str:
-    """The page, self-contained; the same input gives the same bytes.
+    """Return the page as self-contained HTML; the same input gives the same bytes.
 
-    `settings` are those of `Improve`, or a mapping with them as "config". `scores` are of last checkpoints, by a
-    name for each policy; names with "original" in them are drawn as old, with "improved" as new.
+    Arguments:
+        original: the data that were improved.
+        improved: the improved data.
+        result: what `improve` returned.
+        settings: those of `Improve`, or a mapping that has them under "config".
+        scores: scores of last checkpoints by the policies' names; names with "original" in them are drawn in the
+            colour of old data, names with "improved" in that of new data.
     """
     facts = measure(original, improved, settings)
     with plot_style():
@@ -50,7 +57,7 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-:root { --old: #7d858c; --new: #00798c; --ink: #22272b; --soft: #59626a; --line: #e6e8ea; --doubt: #b45309;
+:root { --old: #7d858c; --new: #00798c; --ink: #22272b; --soft: #59626a; --line: #e6e8ea; --warning: #b45309;
   --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
   --serif: "Iowan Old Style", Charter, Georgia, "Liberation Serif", serif; }
 * { box-sizing: border-box; }
@@ -85,8 +92,8 @@ section { margin-top: 44px; border-top: 1px solid var(--line); padding-top: 24px
 .checks p { margin: 0; }
 .checks span { flex: none; width: 20px; height: 20px; margin-top: 2px; border-radius: 50%; color: #fff;
   font-weight: 700; font-size: 12px; line-height: 20px; text-align: center; background: var(--new); }
-.checks .doubt span { background: var(--doubt); }
-.checks .doubt p { color: var(--doubt); }
+.checks .warning span { background: var(--warning); }
+.checks .warning p { color: var(--warning); }
 .grid { display: grid; gap: 28px 36px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); }
 .thirds { grid-template-columns: repeat(auto-fill, minmax(min(100%, 290px), 1fr)); }
 figure { margin: 0; min-width: 0; }

@@ -1,4 +1,4 @@
-"""Returns: the sections on what was gained, by trajectory and by iteration."""
+"""Returns: the sections on what was gained, per trajectory and per iteration."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajstitch.data import Dataset
-from trajstitch.report.draw import FAINT, INK, NEW, OLD, POINTS, bin_count, compare, count_up, plot, span, whole
-from trajstitch.report.facts import Facts, Real, some
-from trajstitch.report.markup import compact, figure, grid, number, section, table
+from trajstitch.report.comparison import Facts, Real, some
+from trajstitch.report.html import compact, figure, grid, number, section, table
+from trajstitch.report.plots import FAINT, INK, NEW, OLD, POINTS, bin_count, compare, count_up, plot, span, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def show_returns(facts: Facts) -> str:
-    """Returns before and after, as a whole and one by one."""
+    """Return the section on returns before and after: their distributions, and each trajectory."""
     intro = "The return of a trajectory is the sum of its rewards. A trajectory is replaced only by a better one."
     figures = [
         figure(
             "How returns are distributed",
             plot(partial(_draw_returns, facts.original.returns, facts.after), "% of trajectories", "return"),
-            "Lines mark the means. Look for <b class=old>grey</b> on the left that became <b class=new>teal</b> "
-            "on the right. A lone spike at the far right would be a few trajectories copied into many.",
+            "Dashed lines mark the means. The <b class=new>new</b> returns should lie to the right of the "
+            "<b class=old>old</b> ones. A single spike at the far right means that many trajectories became "
+            "copies of a few.",
         )
     ]
     if facts.known:
-        shown = "" if len(facts.before) <= POINTS else f" Of {len(facts.before):,} trajectories, some are drawn."
+        shown = "" if len(facts.before) <= POINTS else f" At most {POINTS:,} of each colour are drawn."
         figures.append(
             figure(
                 "Each trajectory, before and after",
                 plot(partial(_draw_pairs, facts), "return after", "return before"),
-                "On the diagonal nothing changed. Height above it is what stitching gained. A point below would "
-                f"be a trajectory made worse.{shown}",
+                "Points on the diagonal did not change. The height above it is the gain by stitching. A point "
+                f"below it is a trajectory that became worse.{shown}",
             )
         )
     return section("Returns", intro, grid(figures))
@@ -61,13 +62,13 @@ def _draw_pairs(facts: Facts, ax: Axes) -> None:
 
 
 def show_iterations(original: Dataset, history: Sequence[Mapping[str, Any]]) -> str:
-    """What each iteration gained."""
+    """Return the section on what each iteration gained."""
     intro = (
-        "An iteration fits state values to the current data, proposes a new trajectory for each, and accepts "
-        "those that are better. It ends when none is."
+        "Each iteration fits the value function to the current data, proposes a new version of each "
+        "trajectory, and accepts those that are better. Iterations end when none is accepted."
     )
     if not history:
-        return section("Iterations", intro, "<p class=none>There was no iteration: no edge to choose from.</p>")
+        return section("Iterations", intro, "<p class=none>There was no iteration: the graph has no edge.</p>")
     entries = [dict(entry) for entry in history]
     iteration = [int(entry.get("iteration", k + 1)) for k, entry in enumerate(entries)]
     means = np.array([original.returns.mean(), *(float(entry.get("return_mean", np.nan)) for entry in entries)])
@@ -75,13 +76,13 @@ def show_iterations(original: Dataset, history: Sequence[Mapping[str, Any]]) -> 
     figures = [
         figure(
             "Mean return",
-            plot(partial(_draw_progress, iteration, means), "mean return", "iteration (0: as given)"),
-            "It should rise and then level off. Still steep at the end: more iterations may gain more.",
+            plot(partial(_draw_progress, iteration, means), "mean return", "iteration (0: original)"),
+            "It should rise and then level off. If it is still steep at the end, more iterations may gain more.",
         ),
         figure(
             "Trajectories accepted",
             plot(partial(_draw_bars, iteration, accepted), "trajectories", "iteration"),
-            "It should fall towards zero. A count that grows again suggests that value estimates run away.",
+            "It should fall towards zero. A count that grows again suggests that value estimates diverge.",
         ),
     ]
     names = {
@@ -92,18 +93,18 @@ def show_iterations(original: Dataset, history: Sequence[Mapping[str, Any]]) -> 
         "stitched_steps": "stitched",
         "seams": "distinct seams",
         "repeated_states": "repeats",
-        "at_horizon": "at horizon",
+        "at_max_length": "at maximum length",
         "seconds": "seconds",
     }
     given = [original.returns.mean(), original.returns.std(), original.transitions]
-    rows = [["as given", "", *map(number, given), *[""] * 5]]
+    rows = [["original", "", *map(number, given), *[""] * 5]]
     rows += [
         [str(k), *(number(entry.get(name, "")) for name in names)]
         for k, entry in zip(iteration, entries, strict=True)
     ]
     note = (
-        "<p class=note><b>Repeats</b> are steps from a state their trajectory had been in before; "
-        "<b>at horizon</b> counts trajectories of the greatest length allowed. Both growing together would be "
+        "<p class=note><b>Repeats</b> are steps from a state in which their trajectory has been before; <b>at "
+        "maximum length</b> counts trajectories of the greatest allowed length. If both grow together, there are "
         "loops.</p>"
     )
     return section("Iterations", intro, grid(figures) + table(["iteration", *names.values()], rows) + note)

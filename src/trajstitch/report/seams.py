@@ -1,4 +1,4 @@
-"""Seams: the sections on why each was chosen and where in the state space it lies."""
+"""Seams: the sections on why seams were chosen and where in the state space they lie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trajstitch.data import Dataset, Int
-from trajstitch.report.draw import (
+from trajstitch.report.comparison import Facts, Real, some
+from trajstitch.report.html import figure, grid, number, percent, section, table
+from trajstitch.report.plots import (
     FAINT,
     INK,
     NEW,
@@ -23,20 +25,18 @@ from trajstitch.report.draw import (
     span,
     whole,
 )
-from trajstitch.report.facts import Facts, Real, some
-from trajstitch.report.markup import figure, grid, number, percent, section, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CLOUD = 200_000  # states that make up a density
+_CLOUD = 200_000  # states from which a density is drawn
 
 
 def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
-    """Every reason for which seams were chosen."""
+    """Return the section on the reasons for which seams were chosen."""
     intro = (
         "A seam is a step from one recorded state to another that never followed it in the data. Its action and "
-        "reward are the models'. Here is every reason for which seams were chosen."
+        "reward come from the models. These figures show the reasons for which seams were chosen."
     )
     if not len(facts.step):
         return section("Seams", intro, "<p class=none>There is no seam in these data.</p>")
@@ -47,23 +47,23 @@ def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
         figure(
             "Plausibility margin",
             draw(partial(_draw_one, facts.margin), "% of seams", "log likelihood above the old step's"),
-            f"Always above 0; median {number(float(np.median(facts.margin)))}. A pile-up at 0 means seams only "
-            "just allowed; huge margins mean the old step itself was a surprise.",
+            f"Always above 0; median {number(float(np.median(facts.margin)))}. Seams near 0 are only just "
+            "plausible; very large margins mean that the old step itself was unlikely.",
         ),
         figure(
             "Value gain",
             draw(partial(_draw_one, facts.gain), "% of seams", "value of landing − of old successor"),
-            "How much better the new place is thought to be. Many tiny gains: the value model's noise.",
+            "How much better the new state is, by the value model. Many tiny gains may be noise of that model.",
         ),
         figure(
             "Ensemble spread",
             draw(partial(_draw_one, facts.spread), "% of seams", "disagreement, in predicted std"),
-            "Below 1 the dynamics models agree to within their own noise. A tail beyond is guesswork.",
+            "Below 1, the dynamics models agree within their own noise. Far above 1, they are guessing.",
         ),
         figure(
             "Seams per trajectory",
             draw(partial(_draw_counts, per), "replaced trajectories", "seams in it"),
-            "Few is good: each seam adds its own small error. Dozens in one trajectory deserve a look.",
+            "Few are better: each seam adds a small error. Check trajectories with dozens of seams.",
         ),
         figure(
             "Distance bridged",
@@ -73,20 +73,20 @@ def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
                 f"distance, {facts.metric} states",
             ),
             f"<b class=new>From the old successor to the landing</b>, next to <b class=old>ordinary steps</b>. "
-            f"{'The dashed line is ε. ' if epsilon else ''}Teal to the right of grey would be jumps.",
+            f"{'The dashed line is ε. ' if epsilon else ''}Seams much longer than ordinary steps are jumps.",
         ),
         figure(
             "When in the trajectory",
             draw(partial(_draw_moments, facts), "% of each", "step"),
-            "<b class=new>Seams</b> next to <b class=old>all steps</b>. Seams usually crowd where policies fail; "
-            "one narrow spike may be a single state used by everyone.",
+            "<b class=new>Seams</b> next to <b class=old>all steps</b>. Most seams are usually where policies "
+            "fail; one narrow spike may be a single state that many trajectories use.",
         ),
     ]
     return section("Seams", intro, grid(figures, "thirds") + _weakest(facts))
 
 
 def _draw_one(values: Real, ax: Axes) -> None:
-    """Shares of one quantity; on a logarithmic axis where it spans orders of magnitude."""
+    """Draw the distribution of one quantity, on a logarithmic axis where it spans orders of magnitude."""
     values = values[np.isfinite(values)]
     if not len(values):
         return
@@ -127,7 +127,7 @@ def _draw_moments(facts: Facts, ax: Axes) -> None:
 
 
 def _weakest(facts: Facts, count: int = 10) -> str:
-    """The distinct seams of lowest margin, for those who want to look themselves."""
+    """Return a table of the distinct seams of lowest margin, to be checked by hand."""
     pair = facts.source * len(facts.original.obs) + facts.landing
     _, first, uses = np.unique(pair, return_index=True, return_counts=True)
     order = np.argsort(facts.margin[first], kind="stable")[:count]
@@ -138,25 +138,25 @@ def _weakest(facts: Facts, count: int = 10) -> str:
         rows.append([*map(str, place), *(number(float(reason)) for reason in reasons), f"{used:,}"])
     head = ["trajectory", "step", "from row", "to row", "margin", "value gain", "spread", "distance", "uses"]
     title = (
-        f"The {len(rows)} least plausible of {len(first):,} distinct seams" if len(rows) > 1 else "The one seam"
+        f"The {len(rows)} least plausible of {len(first):,} distinct seams" if len(rows) > 1 else "The only seam"
     )
     return f"<details><summary>{title}</summary>{table(head, rows)}</details>"
 
 
 def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
-    """Seams over all states, and three replaced trajectories from near."""
+    """Return the section on where seams lie: over all states, and in three replaced trajectories."""
     if not len(facts.step):
         return ""
     flat, explained = _project(original)
     intro = (
-        f"States have {original.obs_dim} numbers; drawn are the two directions in which they vary most "
+        f"States have {original.obs_dim} dimensions; the plots show the two directions in which they vary most "
         f"({percent(explained)} of the variance of scaled states)."
     )
     overview = figure(
         "All seams over all states",
         plot(partial(_draw_overview, flat, facts), "", "", 820, 370, bare=True),
         "<b class=old>Darker grey</b>: more recorded states. <b class=new>Teal</b>: where seams start. Seams "
-        "belong where data are dense; in thin regions the models have little to go by.",
+        "should lie where data are dense; in sparse regions the models are unreliable.",
     )
     chosen = _examples(facts)
     names = {1: ["The gain"], 2: ["Largest gain", "Smallest gain"]}.get(
@@ -166,7 +166,7 @@ def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
     figures = [
         figure(
             f"{name}: trajectory {m:,}",
-            small(partial(_draw_reward, original, improved, facts, m), "reward so far", "step"),
+            small(partial(_draw_reward, original, improved, facts, m), "sum of rewards", "step"),
             f"Return {number(float(facts.before[m]))} → <b class=new>{number(float(facts.after[m]))}</b>. "
             "Dots are seams.",
         )
@@ -176,8 +176,8 @@ def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
         figure(
             "Around its first seam",
             small(partial(_draw_window, flat, original, improved, facts, m), "", "", bare=True),
-            "The <b class=old>old</b> way leaves the ring to its own successor, the <b class=new>new</b> one over "
-            "the seam to the dot. The two should part gently.",
+            "From the ring, the <b class=old>old</b> trajectory continues to its recorded successor, the "
+            "<b class=new>new</b> one over the seam to the dot. The two should separate smoothly.",
         )
         for m in chosen
     ]
@@ -186,7 +186,7 @@ def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
 
 
 def _project(original: Dataset) -> tuple[Real, float]:
-    """States [N + M, 2] on the two main axes of the scaled states, and the share of variance there."""
+    """Return states [N + M, 2] on the two main axes of the scaled states, and their share of the variance."""
     std = original.obs.std(0, dtype=np.float64)
     weight = np.where(std > 1e-6, 1 / np.maximum(std, 1e-6), 0.0)
     sample = some(original.obs, _CLOUD)
@@ -194,7 +194,7 @@ def _project(original: Dataset) -> tuple[Real, float]:
     scaled = (sample - mean) * weight
     size, axes = np.linalg.eigh(scaled.T @ scaled / len(scaled))
     axes = np.pad(axes[:, ::-1][:, :2], ((0, 0), (0, max(0, 2 - axes.shape[1]))))
-    axes *= np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1, 1)  # eigenvectors have no sign of their own
+    axes *= np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1, 1)  # the sign of an eigenvector is arbitrary
     plane = (weight[:, None] * axes).astype(np.float32)
     flat = original.obs @ plane - mean @ plane
     return flat, float(size[::-1][:2].sum() / max(size.sum(), 1e-12))
@@ -204,7 +204,7 @@ def _draw_overview(flat: Real, facts: Facts, ax: Axes) -> None:
     from scipy.ndimage import gaussian_filter
 
     seams = flat[some(np.unique(facts.source), POINTS)]
-    most = np.concatenate([np.quantile(flat, [0.001, 0.999], axis=0), seams])  # without the odd far-off state
+    most = np.concatenate([np.quantile(flat, [0.001, 0.999], axis=0), seams])  # without outliers
     (left, right), (low, high) = (span(column, 0.12) for column in most.T)
     points = some(flat, _CLOUD)
     count, x, y = np.histogram2d(points[:, 0], points[:, 1], (200, 80), ((left, right), (low, high)))
@@ -228,7 +228,7 @@ def _draw_overview(flat: Real, facts: Facts, ax: Axes) -> None:
 
 
 def _examples(facts: Facts) -> list[int]:
-    """Replaced trajectories of largest, median and smallest gain."""
+    """Return the replaced trajectories of largest, median and smallest gain."""
     which = np.flatnonzero(facts.replaced)
     order = which[np.argsort(-(facts.after - facts.before)[which], kind="stable")]
     return [int(order[k]) for k in sorted({0, len(order) // 2, len(order) - 1})]
@@ -253,7 +253,7 @@ def _draw_reward(original: Dataset, improved: Dataset, facts: Facts, m: int, ax:
 def _draw_window(
     flat: Real, original: Dataset, improved: Dataset, facts: Facts, m: int, ax: Axes, reach: int = 12
 ) -> None:
-    """The old and the new way, `reach` steps before and after the first seam."""
+    """Draw the old and the new trajectory, `reach` steps before and after the first seam."""
     assert improved.seams is not None
     x = int(np.flatnonzero(improved.trajectory[facts.step] == m)[0])
     source, landing, step = int(facts.source[x]), int(facts.landing[x]), int(facts.step[x])

@@ -1,0 +1,1 @@
+"""Comparisons with other libraries, each in a virtual environment of its own."""

@@ -1,0 +1,1 @@
+"""Bench: measures the speed of trajstitch on this machine."""

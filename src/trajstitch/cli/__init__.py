@@ -1,0 +1,100 @@
+"""The command line: each command is a dataclass in its own file; a user's mistake ends with exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from trajstitch.errors import InputError
+from trajstitch.version import __version__
+
+if TYPE_CHECKING:
+    from trajstitch.cli.command import Command
+
+# Name: the module of this package with its `parse`, and a line for --help. A module is imported when it is needed.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Run all stages on embedded data, in minutes."),
+    "inspect": ("data", "Show what is in a data set and how good it is."),
+    "improve": ("improve", "Make a data set better by stitching its trajectories."),
+    "train": ("train", "Train a method on a data set."),
+    "evaluate": ("evaluate", "Score a run's checkpoints, or one policy file, in the simulator."),
+    "collect": ("data", "Roll a policy out into a data set of whole episodes."),
+    "convert": ("data", "Copy a data set into another format."),
+    "bench": ("bench", "Measure the speed of trajstitch on this machine."),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code; the reader of its output, such as `head`, may stop early."""
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing at exit cannot fail
+        return 141  # a shell's exit code for SIGPIPE
+
+
+def parse(arguments: list[str]) -> Command:
+    """Return the command with its options; InputError if there is no such command."""
+    name, *rest = arguments
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command {name!r}; {hint}")
+    module = importlib.import_module(f"trajstitch.cli.{COMMANDS[name][0]}")
+    command: Command = module.parse(name, rest)
+    return command
+
+
+def overview() -> str:
+    """Return what `trajstitch --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: trajstitch COMMAND [options]",
+            "",
+            "Better demonstration data from the data you have.",
+            "",
+            *lines,
+            "",
+            "trajstitch COMMAND --help shows the options of a command; trajstitch --version the version.",
+        ]
+    )
+
+
+def _run(arguments: list[str]) -> int:
+    """Parse and run; print a user's mistake as one sentence."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks × still shows the table
+    if arguments == ["--version"]:
+        print(f"trajstitch {__version__}")
+        return 0
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(overview(), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    try:
+        command = parse(arguments)
+        if command.seed < 0:
+            raise InputError(f"--seed must be at least 0, not {command.seed}")
+        result = command.run()
+    except InputError as error:
+        print(f"trajstitch: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("trajstitch: there is not enough memory for this; give smaller sizes", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("trajstitch: stopped", file=sys.stderr)
+        return 130
+    if command.json:
+        print(json.dumps(result), flush=True)
+    return 0

@@ -1,0 +1,81 @@
+"""Command: the options that commands share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import tyro
+from tyro.conf import Positional
+
+from trajstitch.progress import bar
+
+if TYPE_CHECKING:
+    from trajstitch.data import Dataset
+
+# What a command needs is imported in its `run`, so that --help answers at once.
+
+Physics = Literal["gymnasium", "d4rl"]
+# Options that default to None; --help does not show that.
+MaybePhysics = Annotated[Physics | None, tyro.conf.arg(metavar="{gymnasium,d4rl}", help_behavior_hint="")]
+MaybeFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+MaybeInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+MaybeStr = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")]
+
+C = TypeVar("C", bound="Command")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(ABC):
+    """Options of every command."""
+
+    seed: int = 0
+    """Random seed."""
+    json: bool = False
+    """Print the result as one line of JSON at the end."""
+    quiet: bool = False
+    """Print no progress, tables or messages."""
+
+    @abstractmethod
+    def run(self) -> dict[str, Any]:
+        """Run the command and return the content of the line of JSON."""
+
+    def say(self, text: object) -> None:
+        """Print text or a table, unless quiet."""
+        if not self.quiet:
+            from rich.console import Console
+
+            Console().print(text, highlight=False, markup=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCommand(Command):
+    """Options of every command that reads a data set."""
+
+    data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
+    """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    episode_horizon: MaybeInt = None
+    """Time limit of the data's episodes, for a file that records no time-outs."""
+    flatten: bool = False
+    """Put Minari's Dict observations into one vector."""
+
+    def load(self) -> Dataset:
+        """Load the data set, with progress."""
+        from trajstitch.formats import load
+
+        with bar("loading", self.quiet) as tell:
+            return load(self.data, episode_horizon=self.episode_horizon, flatten=self.flatten, tell=tell)
+
+
+def parse_as(kind: type[C], name: str, arguments: list[str], default: C | None = None) -> C:
+    """Parse the options of one command; tyro explains a mistake and exits with 2."""
+    missing: Any = tyro.MISSING_NONPROP
+    parsed: C = tyro.cli(
+        kind,
+        default=missing if default is None else default,
+        prog=f"trajstitch {name}",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return parsed

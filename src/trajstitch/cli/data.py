@@ -1,0 +1,157 @@
+"""Commands on data sets: inspect, convert, collect."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import Positional
+
+from trajstitch.cli.command import Command, DataCommand, MaybeInt, MaybePhysics, MaybeStr, Physics, parse_as
+from trajstitch.errors import InputError
+from trajstitch.progress import bar
+
+if TYPE_CHECKING:
+    from trajstitch.data import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect(DataCommand):
+    """Show what is in a data set and how good it is."""
+
+    env: MaybeStr = None
+    """Gymnasium id of the data, if the file names none; needed for normalised scores."""
+    physics: MaybePhysics = None
+    """Physics of the data, if the file names none: gymnasium or d4rl."""
+
+    def run(self) -> dict[str, Any]:
+        """Print a summary."""
+        from trajstitch.cli.summary import show, summarise
+
+        data = _named(self.load(), self.env, self.physics)
+        summary = summarise(data)
+        if not self.quiet:
+            show(data, summary, self.data)
+        return summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert(DataCommand):
+    """Copy a data set into another format."""
+
+    target: Annotated[Positional[str], tyro.conf.arg(metavar="TARGET")]
+    """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    env: MaybeStr = None
+    """Gymnasium id of the data, to be stored in the target."""
+    physics: MaybePhysics = None
+    """Physics of the data, to be stored in the target: gymnasium or d4rl."""
+    overwrite: bool = False
+    """Replace the target if it exists."""
+
+    def run(self) -> dict[str, Any]:
+        """Load and save."""
+        from trajstitch.formats import save
+        from trajstitch.storage.atomic import check_apart
+
+        check_apart([self.data], self.target)
+        data = _named(self.load(), self.env, self.physics)
+        save(data, self.target, overwrite=self.overwrite)
+        self.say(f"{data!r} written to {self.target}")
+        return {"source": self.data, "target": self.target, "fingerprint": data.fingerprint}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect(Command):
+    """Roll a policy out into a data set of whole episodes."""
+
+    policy: Positional[str | None] = None
+    """A policy file or random; leave it out with --mix."""
+    env: str
+    """Gymnasium id, such as Hopper-v5."""
+    steps: int
+    """At least this many steps."""
+    out: str
+    """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    mix: tuple[str, ...] = ()
+    """Several policies as FILE:SHARE, such as medium.npz:0.9 expert.npz:0.1."""
+    physics: Physics = "gymnasium"
+    """d4rl: the masses of the simulator that recorded D4RL's data."""
+    deterministic: bool = False
+    """Take the most likely action instead of drawing one."""
+    noise: float = 0.0
+    """Add Gaussian noise of this std, in half-ranges of the action."""
+    env_horizon: MaybeInt = None
+    """Time limit, where the environment has none of its own."""
+    overwrite: bool = False
+    """Replace the output if it exists."""
+
+    def run(self) -> dict[str, Any]:
+        """Collect and save."""
+        from trajstitch.evaluation.collect import collect, collect_mixture
+        from trajstitch.formats import save, writer
+        from trajstitch.storage.atomic import check_apart, check_target
+
+        if bool(self.policy) == bool(self.mix):
+            raise InputError("give either one POLICY or --mix FILE:SHARE FILE:SHARE …")
+        shares = [_share(word) for word in self.mix]
+        check_apart([self.policy] if self.policy else [name for name, _ in shares], self.out)
+        writer(self.out)  # raises InputError now if the ending is unknown
+        if not self.out.startswith("minari:"):
+            check_target(Path(self.out), self.overwrite)
+        options: dict[str, Any] = {
+            "physics": self.physics,
+            "deterministic": self.deterministic,
+            "noise": self.noise,
+            "env_horizon": self.env_horizon,
+            "seed": self.seed,
+        }
+        with bar("collecting", self.quiet) as tell:
+            if self.policy:
+                data = collect(self.policy, self.env, self.steps, tell=tell, **options)
+            else:
+                data = collect_mixture(shares, self.env, self.steps, tell=tell, **options)
+        save(data, self.out, overwrite=self.overwrite)
+        self.say(f"{data!r} written to {self.out}")
+        return {
+            "out": self.out,
+            "episodes": len(data),
+            "transitions": data.transitions,
+            "return_mean": float(data.returns.mean()),
+            "return_std": float(data.returns.std()),
+            "fingerprint": data.fingerprint,
+        }
+
+
+def _named(data: Dataset, env: str | None, physics: Physics | None) -> Dataset:
+    """Return the data set with this environment and physics; InputError if it cannot be of that environment."""
+    said = {name: value for name, value in (("env_id", env), ("physics", physics)) if value}
+    if env:
+        from trajstitch.jobs.score import ScoreConfig
+
+        ScoreConfig(env, physics or "gymnasium").check(data)
+    return dataclasses.replace(data, info={**data.info, **said}) if said else data
+
+
+def _share(text: str) -> tuple[str, float]:
+    name, _, share = text.rpartition(":")
+    try:
+        value = float(share)
+    except ValueError:
+        raise InputError(f"--mix {text}: write FILE:SHARE, such as medium.npz:0.9") from None
+    return _policy_file(name), value
+
+
+def _policy_file(name: str) -> str:
+    """Return the name, with .npz added if it has no ending and no such file exists."""
+    return name if name == "random" or Path(name).suffix or Path(name).exists() else f"{name}.npz"
+
+
+COMMANDS: dict[str, type[Command]] = {"inspect": Inspect, "convert": Convert, "collect": Collect}
+
+
+def parse(name: str, arguments: list[str]) -> Command:
+    """Return one of the three commands with its options."""
+    return parse_as(COMMANDS[name], name, arguments)

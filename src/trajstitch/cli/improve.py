@@ -1,0 +1,89 @@
+"""The command `trajstitch improve`, whose options are all settings of all models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from trajstitch.cli.command import DataCommand, parse_as
+from trajstitch.errors import InputError
+from trajstitch.formats import ENDINGS
+from trajstitch.jobs.improve import improve_run
+from trajstitch.progress import bars
+from trajstitch.stitching.improve import Improve, Result
+from trajstitch.stitching.presets import PRESETS
+from trajstitch.storage.atomic import check_apart
+from trajstitch.storage.jax_cache import keep_compiled
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImproveCommand(DataCommand):
+    """Make a data set better by stitching its trajectories."""
+
+    out: str
+    """Run directory; the same command continues a run that was stopped."""
+    preset: Literal["quick", "standard", "paper"] = "standard"
+    """quick: minutes on two cores; standard: our trade-off on one GPU; paper: models and steps of the paper."""
+    overwrite: bool = False
+    """Start again if the directory holds a run with other settings or data."""
+    settings: Annotated[Improve, tyro.conf.arg(name="")]
+    """Each option replaces the preset's value."""
+
+    def run(self) -> dict[str, Any]:
+        """Improve into the run directory and print the verdict."""
+        keep_compiled()
+        check_apart([self.data], self.out)
+        data = self.load()
+        ending = Path(self.data).suffix
+        with bars(self.quiet) as tell:
+            run, result = improve_run(
+                data,
+                self.settings,
+                self.out,
+                seed=self.seed,
+                ending=ending if ending in ENDINGS else ".hdf5",
+                overwrite=self.overwrite,
+                inputs=[self.data],
+                tell=tell,
+            )
+        self.say(verdict(data.returns.mean(), result))
+        self.say(f"{run.path}/report.html shows what was done")
+        return {
+            "out": self.out,
+            "return_before": float(data.returns.mean()),
+            "return_after": float(result.dataset.returns.mean()),
+            "accepted": [entry["accepted"] for entry in result.history],
+            "stitched_share": float(result.seams.stitched.mean()),
+            "model_errors": result.errors,
+            "graph": result.graph,
+            "fingerprint": result.dataset.fingerprint,
+        }
+
+
+def verdict(before: float, result: Result) -> str:
+    """Return the outcome in one sentence."""
+    replaced = int((result.dataset.returns != result.seams.return_before).sum())
+    if not replaced:
+        why = "no plausible stitch was found" if not result.graph["edges"] else "no new trajectory was better"
+        return f"nothing to stitch: {why}; the data are unchanged"
+    after = result.dataset.returns.mean()
+    return (
+        f"{replaced:,} of {len(result.dataset):,} trajectories replaced by better ones: mean return "
+        f"{before:.1f} → {after:.1f}, {result.seams.stitched.mean():.2%} of the steps are stitched"
+    )
+
+
+def parse(name: str, arguments: list[str]) -> ImproveCommand:
+    """Return the command; options that are not given have the preset's values."""
+    preset = "standard"
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word.startswith("--preset"):
+            preset = word.partition("=")[2] or following
+    if preset not in PRESETS:
+        raise InputError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
+    missing: Any = tyro.MISSING
+    default = ImproveCommand(data=missing, out=missing, settings=PRESETS[preset])
+    return parse_as(ImproveCommand, name, arguments, default)

@@ -1,0 +1,149 @@
+"""Summary: what is in a data set and how good it is, as plain numbers and as a table for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Dataset, Float, repeated
+from trajstitch.evaluation.normalise import normalise, reference_scores
+
+_SATURATED = 0.999  # an action beyond this share of its half-range counts as saturated
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def summarise(data: Dataset) -> dict[str, Any]:
+    """Return everything that `trajstitch inspect` shows."""
+    low, high = data.action.min(0), data.action.max(0)
+    constant = np.flatnonzero(data.obs.min(0) == data.obs.max(0))
+    return {
+        "episodes": len(data),
+        "transitions": data.transitions,
+        "obs_dim": data.obs_dim,
+        "action_dim": data.action_dim,
+        "length": _describe(data.length),
+        "return": _describe(data.returns),
+        "normalised_return": _normalised(data),
+        "return_histogram": _histogram(data.returns),
+        "terminals": int(data.terminal.sum()),
+        "timeouts": int((~data.terminal).sum()),
+        "duplicate_states": int(repeated(data.obs).sum()),
+        "constant_columns": constant.tolist(),
+        "nonfinite_columns": [],  # a Dataset holds only finite numbers; loading refuses others
+        "action_low": low.tolist(),
+        "action_high": high.tolist(),
+        "action_saturation": _saturation(data.action, low, high),
+        "dropped_steps": int(data.info.get("dropped_steps", 0)),
+        "megabytes": data.nbytes / 1e6,
+        "fingerprint": data.fingerprint,
+        "info": dict(data.info),
+        "seams": _seams(data),
+    }
+
+
+def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
+    """Print the summary as a table."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table(title=Text(name), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    add = table.add_row
+    s = summary
+    if "env_id" in data.info:
+        add("environment", f"{data.info['env_id']}, physics {data.info.get('physics', 'gymnasium')}")
+    else:
+        add("environment", "not named in the data; --env ID gives normalised scores")
+    add("episodes", f"{s['episodes']:,} ({s['terminals']:,} terminal, {s['timeouts']:,} cut by a time limit)")
+    add("transitions", f"{s['transitions']:,} of {s['obs_dim']} observations and {s['action_dim']} actions")
+    add("length", _line(s["length"]))
+    add("return", _line(s["return"]))
+    if s["normalised_return"]:
+        add("normalised", _line(s["normalised_return"]))
+    add("", _draw(s["return_histogram"]))
+    add("duplicate states", f"{s['duplicate_states']:,}")
+    add("constant columns", ", ".join(f"obs {c}" for c in s["constant_columns"]) or "none")
+    add("non-finite columns", "none")
+    spans = zip(s["action_low"], s["action_high"], strict=True)
+    add("action range", "  ".join(f"[{a:.3g}, {b:.3g}]" for a, b in spans))
+    add("saturated actions", "  ".join(f"{share:.1%}" for share in s["action_saturation"]))
+    add("steps dropped", _dropped(data))
+    if seams := s["seams"]:
+        add("stitched", f"{seams['stitched_share']:.2%} of the steps, {seams['replaced']:,} trajectories replaced")
+        add("seams per trajectory", _line(seams["per_trajectory"]))
+        add("return before", _line(seams["return_before"]))
+    add("memory", f"{s['megabytes']:.1f} MB")
+    add("fingerprint", s["fingerprint"])
+    console.print(table)
+
+
+def _seams(data: Dataset) -> dict[str, Any] | None:
+    """Return what stitching did to improved data; None for other data."""
+    if data.seams is None:
+        return None
+    count = np.add.reduceat(data.seams.stitched, data.start[:-1], dtype=np.int64)
+    return {
+        "stitched_share": float(data.seams.stitched.mean()),
+        "replaced": int((count > 0).sum()),
+        "per_trajectory": _describe(count),
+        "return_before": _describe(data.seams.return_before),
+        "return_after": _describe(data.returns),
+    }
+
+
+def _dropped(data: Dataset) -> str:
+    notes = []
+    if steps := data.info.get("dropped_steps"):
+        notes.append(f"{steps:,} last steps whose successor was not recorded")
+    if episodes := data.info.get("dropped_episodes"):
+        notes.append(f"{episodes:,} episodes of one such step")
+    if "split_by" in data.info:
+        notes.append(f"no time-outs recorded: episodes split by {data.info['split_by']}")
+    if cuts := data.info.get("unmarked_cuts"):
+        notes.append(f"{cuts:,} jumps inside episodes, split there")
+    return "; ".join(notes) or "0"
+
+
+def _describe(values: NDArray[Any]) -> dict[str, float]:
+    names = ("min", "q10", "q25", "median", "q75", "q90", "max")
+    quantiles = np.quantile(values, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])
+    described = {"mean": float(values.mean()), "std": float(values.std())}
+    return described | {name: float(q) for name, q in zip(names, quantiles, strict=True)}
+
+
+def _normalised(data: Dataset) -> dict[str, float] | None:
+    reference = reference_scores(str(data.info.get("env_id", "")), data.info)
+    if reference is None:
+        return None
+    return _describe(normalise(data.returns, reference))
+
+
+def _histogram(values: NDArray[Any], bins: int = 40) -> dict[str, list[float]]:
+    low, high = float(values.min()), float(values.max())
+    if not high - low > 1e-9 * max(abs(low), abs(high)):  # all the same, up to rounding
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(values, bins, (low, high))
+    return {"counts": counts.tolist(), "edges": edges.tolist()}
+
+
+def _saturation(action: Float, low: Float, high: Float) -> list[float]:
+    """Return the share of actions at the ends of their range, per action dimension."""
+    half = np.where(high > low, (high - low) / 2, 1)
+    return (np.abs(action - (low + high) / 2) > _SATURATED * half).mean(0).tolist()
+
+
+def _line(d: dict[str, float]) -> str:
+    shape = "{mean:,.1f} ± {std:,.1f}   min {min:,.1f}  ¼ {q25:,.1f}  ½ {median:,.1f}  ¾ {q75:,.1f} max {max:,.1f}"
+    return shape.format(**d)
+
+
+def _draw(histogram: dict[str, list[float]]) -> str:
+    counts = np.array(histogram["counts"])
+    height = np.ceil(counts / counts.max() * (len(_BARS) - 1)).astype(int)
+    low, high = histogram["edges"][0], histogram["edges"][-1]
+    return f"{low:,.0f} │{''.join(_BARS[h] for h in height)}│ {high:,.0f}"

@@ -1,0 +1,1 @@
+"""Evaluation: simulators stepped in batches; policies rolled out and scored in them."""

@@ -1,0 +1,134 @@
+"""Collect: policies rolled out into a data set of whole episodes; the same seed gives the same data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trajstitch.data import Bool, Dataset, Float, Trajectory, concatenate, from_trajectories
+from trajstitch.errors import InputError
+from trajstitch.evaluation import envs
+from trajstitch.evaluation.env import Env
+from trajstitch.evaluation.rollout import Act, actor, play
+from trajstitch.policies.planner import ActionPlanner
+from trajstitch.policies.policy import Policy
+from trajstitch.policies.policy_files import load_policy
+from trajstitch.progress import Tell, silent
+
+RANDOM = "random"  # the policy that draws actions uniformly from the action space
+
+
+def collect(
+    policy: Policy | ActionPlanner | str | Path,
+    env_id: str,
+    steps: int,
+    *,
+    physics: str = "gymnasium",
+    deterministic: bool = False,
+    noise: float = 0.0,
+    seed: int = 0,
+    env_horizon: int | None = None,
+    together: int = 64,
+    tell: Tell = silent,
+) -> Dataset:
+    """Roll a policy out and return the first whole episodes with at least `steps` steps in total.
+
+    Episodes are counted in the order they began, not in the order they ended, so long ones are as likely to be
+    kept as short ones.
+
+    Arguments:
+        policy: a policy or planner, its file, a run directory of train, or "random" for uniform actions.
+        env_id: the Gymnasium id, such as Hopper-v5.
+        steps: at least this many steps.
+        physics: gymnasium, or d4rl for the masses of the simulator that recorded D4RL's data.
+        deterministic: take the most likely action instead of drawing one.
+        noise: std of Gaussian noise added to actions, in half-ranges of the action.
+        seed: the random seed.
+        env_horizon: the time limit, where the environment has none of its own.
+        together: environments stepped at once. More use more cores, but throw more steps away at the end; a
+            stochastic policy draws other random numbers when this changes.
+        tell: a callback for progress.
+    """
+    for name, number in (("steps", steps), ("together", together)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, not {number}")
+    if isinstance(policy, str | Path) and Path(policy).is_dir():
+        policy = Path(policy) / "policy.npz"  # the policy of a run
+    one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
+    many = 1 if isinstance(one, str | Path) else one.count or 1  # stacked policies take turns
+    start, act_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2))
+    env = envs.make(env_id, -(-min(together, steps) // many) * many, physics=physics, horizon=env_horizon)
+    try:
+        if isinstance(one, str | Path):
+            act = _uniform(env, act_seed)
+        else:
+            act = actor(one, env, None if deterministic else act_seed, noise)
+        episodes = _first_episodes(play(env, act, itertools.count(start)), steps, tell)
+    finally:
+        env.close()
+    name = str(policy) if isinstance(policy, str | Path) else "policy"
+    info: dict[str, Any] = {"env_id": env_id, "physics": physics, "policy": Path(name).name, "seed": seed}
+    return from_trajectories(episodes, info | ({"env_horizon": env_horizon} if env_horizon else {}))
+
+
+def collect_mixture(
+    shares: Sequence[tuple[str, float]], env_id: str, steps: int, *, seed: int = 0, **options: Any
+) -> Dataset:
+    """Collect from several policies, each with its share of the steps, one policy after another.
+
+    Arguments:
+        shares: policy files with their shares of the steps; the shares add up to 1.
+        env_id: the Gymnasium id, such as Hopper-v5.
+        steps: at least this many steps in total.
+        seed: the random seed.
+        options: further arguments of `collect`.
+    """
+    total = sum(share for _, share in shares)
+    if not shares or any(not share > 0 for _, share in shares) or abs(total - 1) > 1e-6:
+        given = ", ".join(f"{name}:{share:g}" for name, share in shares)
+        raise InputError(f"the shares of a mixture must be above 0 and add up to 1, not {given}")
+    parts = [
+        collect(name, env_id, max(1, round(steps * share)), seed=seed + 1000 * i, **options)
+        for i, (name, share) in enumerate(shares)
+    ]
+    mixture = " ".join(f"{Path(name).name}:{share:g}" for name, share in shares)
+    data = concatenate(parts)
+    return Dataset(
+        data.obs,
+        data.action,
+        data.reward,
+        data.start,
+        data.terminal,
+        {**data.info, "policy": mixture, "seed": seed},
+    )
+
+
+def _first_episodes(played: Any, steps: int, tell: Tell) -> list[Trajectory]:
+    """Return episodes 0, 1, 2, … up to the one that completes `steps` steps."""
+    finished: dict[int, Trajectory] = {}
+    kept: list[Trajectory] = []
+    have = 0
+    for number, episode in played:
+        finished[number] = episode
+        while have < steps and len(kept) in finished:
+            kept.append(finished.pop(len(kept)))
+            have += len(kept[-1])
+        tell(min(steps, have + sum(map(len, finished.values()))), steps, "steps")
+        if have >= steps:
+            return kept
+    raise AssertionError("seeds never run out")
+
+
+def _uniform(env: Env, seed: int) -> Act:
+    generator = np.random.default_rng(seed)
+
+    def act(obs: Float, begun: Bool) -> Float:
+        return generator.uniform(env.action_low, env.action_high, (env.count, len(env.action_low))).astype(
+            np.float32
+        )
+
+    return act

@@ -1,0 +1,29 @@
+"""Normalised scores: 0 is a random policy, 100 an expert (D4RL's definition)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trajstitch.data import Info
+
+# Returns of a random and of an expert policy, by D4RL's definition of the normalised score.
+REFERENCE: Mapping[str, tuple[float, float]] = {
+    "Hopper": (-20.272305, 3234.3),
+    "HalfCheetah": (-280.178953, 12135.0),
+    "Walker2d": (1.629008, 4592.3),
+    "Ant": (-325.6, 3879.7),
+}
+
+
+def reference_scores(env_id: str, info: Info | None = None) -> tuple[float, float] | None:
+    """Return the (random, expert) returns: from `info` if it has them, else D4RL's, else None."""
+    if info and "ref_min_score" in info and "ref_max_score" in info:
+        return float(info["ref_min_score"]), float(info["ref_max_score"])
+    return REFERENCE.get(env_id.partition("-")[0])
+
+
+def normalise(returns: Any, reference: tuple[float, float]) -> Any:
+    """Return 100 · (return - random) / (expert - random)."""
+    random, expert = reference
+    return 100 * (returns - random) / (expert - random)

@@ -1,0 +1,49 @@
+"""Our own format: a folder `name.traj` with one .npy file per array, memory-mapped, so it opens at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from trajstitch.data import ARRAYS, Dataset
+from trajstitch.errors import InputError
+from trajstitch.formats.npz import load_seams, save_seams
+from trajstitch.storage.atomic import replacing
+
+
+def read(path: Path, episode_horizon: int | None = None) -> Dataset:
+    """Memory-map the arrays; they are scanned once for nan and inf, and not held in memory."""
+    if episode_horizon is not None:
+        raise InputError("this folder records where its episodes end; leave --episode-horizon out")
+    arrays = {}
+    for name in ARRAYS:
+        file = path / f"{name}.npy"
+        if not file.exists():
+            raise InputError(f"{file.name} is missing; a .traj folder holds {', '.join(ARRAYS)} as .npy files")
+        try:
+            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise InputError(f"{file.name} is truncated or not a plain .npy array; copy it again") from error
+    info = path / "info.json"
+    seams = path / "seams.npz"
+    return Dataset(
+        **arrays,
+        info=json.loads(info.read_text()) if info.exists() else {},
+        seams=load_seams(seams) if seams.exists() else None,
+    )
+
+
+def write(data: Dataset, target: str, overwrite: bool = False) -> None:
+    """Write the folder; one rename puts it in its place."""
+    old = Path(target)
+    if old.is_dir() and any(old.iterdir()) and not (old / "obs.npy").exists():
+        raise InputError(f"{target} is a folder that holds something else; choose another name")
+    with replacing(target, overwrite) as part:
+        part.mkdir()
+        for name in ARRAYS:
+            np.save(part / f"{name}.npy", getattr(data, name))
+        if data.seams:
+            save_seams(data.seams, part / "seams.npz")
+        (part / "info.json").write_text(json.dumps(dict(data.info), indent=2) + "\n")

@@ -1,0 +1,153 @@
+"""Improve a data set into a run directory; finished stages are stored, so that a killed run can continue.
+
+config.json            the settings, the data's fingerprint, versions
+stages/NAME.npz        the result of each stage; made again only when something it depends on has changed
+metrics.jsonl          losses of every model at every check
+improved.*             the improved data, in the format of the input, with their seams
+seams.npz              the seams table alone
+result.json            what was done: iterations, model errors, sizes of the graph
+report.html            all of it as a page to read
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajstitch.data import Dataset
+from trajstitch.errors import InputError
+from trajstitch.formats import ENDINGS, save
+from trajstitch.formats.npz import save_seams
+from trajstitch.jobs.run_dir import Run
+from trajstitch.progress import Tell, silent
+from trajstitch.stitching.improve import Improve, Models, Result, check_data, just_make
+from trajstitch.stitching.improve import improve as stitch
+from trajstitch.storage.atomic import write_json, write_text
+from trajstitch.storage.serialise import read_note, restore, store
+
+if TYPE_CHECKING:
+    from trajstitch.evaluation.scores import Scores  # which loads the simulator
+
+
+def improve(
+    data: Dataset,
+    config: Improve | None = None,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    models: Models | None = None,
+    overwrite: bool = False,
+    tell: Callable[[str], Tell] = lambda name: silent,
+) -> Result:
+    """Improve a data set by stitching its trajectories.
+
+    Arguments:
+        data: the data set to improve.
+        config: the settings; `Improve()` unless given.
+        seed: the random seed.
+        out: a run directory to work in; without it, everything stays in memory.
+        models: models of the caller's own, used in place of trained ones.
+        overwrite: start again if `out` holds a run with other settings or data.
+        tell: called with the name of each stage; returns its callback for progress.
+    """
+    if out is None:
+        return stitch(data, config, seed=seed, models=models, tell=tell)
+    _, result = improve_run(
+        data, config or Improve(), out, seed=seed, models=models, overwrite=overwrite, tell=tell
+    )
+    return result
+
+
+def improve_run(
+    data: Dataset,
+    config: Improve,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    models: Models | None = None,
+    ending: str = ".hdf5",
+    overwrite: bool = False,
+    inputs: Sequence[str] = (),
+    tell: Callable[[str], Tell] = lambda name: silent,
+) -> tuple[Run, Result]:
+    """Improve into a run directory; the same call continues a run that was stopped, with the same result.
+
+    Arguments:
+        data: the data set to improve.
+        config: the settings.
+        out: the run directory.
+        seed: the random seed.
+        models: models of the caller's own. With them no stage is stored, because a later call cannot know whether
+            its models are the same.
+        ending: the format of the improved data, one of `trajstitch.formats.ENDINGS`.
+        overwrite: start again if `out` holds a run with other settings or data.
+        inputs: the files the data came from, which must not lie in `out`.
+        tell: called with the name of each stage; returns its callback for progress.
+    """
+    if ending not in ENDINGS:
+        raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
+    check_data(data)
+    asked = {
+        "config": dataclasses.asdict(config),
+        "seed": seed,
+        "data": {"fingerprint": data.fingerprint, "info": dict(data.info)},
+    }
+    run = Run.open(out, asked, overwrite, inputs)
+    stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
+    result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
+    _write(run, result, ending)
+    write_report(run, data, result)
+    return run, result
+
+
+class Stages:
+    """Stores the results of stages; a stage depends on the data, the seed and every stage before it."""
+
+    def __init__(self, path: Path, fingerprint: str, seed: int) -> None:
+        self.path = path / "stages"
+        self.chain = hashlib.blake2b(f"{fingerprint} {seed}".encode(), digest_size=16)
+
+    def __call__(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the stored result of a stage, or call `make` and store what it returns."""
+        self.chain.update(f"{name} {key!r}".encode())
+        file = self.path / f"{name.replace(' ', '-')}.npz"
+        if read_note(file) == self.chain.hexdigest():
+            return restore(file)
+        made = make()
+        store(made, file, self.chain.hexdigest())
+        return made
+
+
+def _write(run: Run, result: Result, ending: str) -> None:
+    save(result.dataset, run.path / f"improved{ending}", overwrite=True)
+    save_seams(result.seams, run.path / "seams.npz")
+    lines = [
+        {"model": name, "step": step, "train": train, "held_out": held_out}
+        for name, history in result.training.items()
+        for step, train, held_out in zip(*history, strict=True)
+    ]
+    write_text(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_json(
+        run.path / "result.json",
+        {"iterations": result.history, "model_errors": result.errors, "graph": result.graph},
+    )
+
+
+def write_report(run: Run, data: Dataset, result: Result, scores: Mapping[str, Scores] | None = None) -> Path:
+    """Write report.html of a run and return its path.
+
+    Arguments:
+        run: the run directory.
+        data: the original data set.
+        result: what `improve` returned.
+        scores: scores of policies by name, to be shown too.
+    """
+    from trajstitch.report import render
+
+    target = run.path / "report.html"
+    write_text(target, render(data, result.dataset, result, run.settings(), scores))
+    return target

@@ -1,0 +1,1 @@
+"""Policies: networks and planners that choose actions, and their files."""

@@ -1,0 +1,271 @@
+"""Graph: which states can follow which, by nearness and plausibility (paper, Candidate search).
+
+Stitching never creates a state, so the nodes are the states of the data (rows of `obs`) and do not change. A
+*pair* is a transition (source row, target row) of the original or improved data. An *edge* of a pair is another
+target that its source may step to instead; p_i is a member of the dynamics ensemble:
+
+    pair (s, s')     edges (s, ŝ')   with  ŝ' the successor of a state near s, or a state near s'   (the two balls)
+                                     and   min_i log p_i(ŝ'|s) > logmeanexp_i log p_i(s'|s)         (plausible)
+
+Neither condition depends on values, so the edges of a pair are found only once. An iteration of stitching adds
+the edges of its new pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from trajstitch.data import Dataset, Float, Int
+from trajstitch.errors import InputError
+from trajstitch.progress import Tell, silent
+from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest
+
+T = TypeVar("T")
+_BLOCK = 4096  # sources scored per call
+_LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
+
+
+@dataclass(frozen=True)
+class GraphConfig:
+    """Neighbourhood of a state."""
+
+    metric: Literal["scaled", "raw"] = "scaled"  # Distances of states divided by their std, or of raw states.
+    # Radius of a neighbourhood; unless given the median distance of one step, half of it in large data.
+    epsilon: float | None = None
+    # At most this many neighbours, 0 for all; unless given 200, or 48 in large data.
+    nearest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("scaled", "raw"):
+            raise InputError(f"metric must be scaled or raw, not {self.metric!r}")
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise InputError(f"epsilon must be above 0, not {self.epsilon:g}; leave it out to have it chosen")
+        if self.nearest is not None and self.nearest < 0:
+            raise InputError(f"nearest must be 0 (all) or more, not {self.nearest}")
+
+
+class DynamicsModel(Protocol):
+    """The interface that the graph needs of a dynamics model."""
+
+    def moments(self, obs: Any) -> tuple[Any, Any]:
+        """Predict mean and std [E, B, S] of the states after obs [B, S], in raw units."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Q pairs and their X plausible edges; pair q has edges begin[q] … begin[q+1]-1."""
+
+    source: Int  # [Q] row of obs
+    target: Int  # [Q] row of obs
+    begin: Int  # [Q + 1]
+    landing: Int  # [X] row of obs that the edge leads to
+    margin: Float  # [X] min_i log p_i(landing|source) - logmeanexp_i log p_i(target|source), above 0
+    spread: Float  # [X] disagreement of the members' means at the source, in units of their std
+    candidates: int  # edges that were scored
+    epsilon: float  # radius of a neighbourhood
+
+
+def build(data: Dataset, dynamics: DynamicsModel, config: GraphConfig, tell: Tell = silent) -> Graph:
+    """Build the graph of the data's own transitions."""
+    search = EdgeFinder(data, config)
+    return search.extend(search.empty(), data.row, data.row + 1, dynamics, tell)
+
+
+class EdgeFinder:
+    """Finds the neighbours of states, and from them the edges of pairs.
+
+    Neighbours are looked up many times (around a state, around its predecessor's successor, again in each
+    iteration), so where their number is capped all are found once, as `near` [rows, K]; it may be given.
+    """
+
+    def __init__(
+        self, data: Dataset, config: GraphConfig, tell: Tell = silent, near: NDArray[np.int32] | None = None
+    ) -> None:
+        self.data, self.tell, self._near = data, tell, near
+        large = len(data.obs) >= _LARGE
+        self.nearest = (48 if large else 200) if config.nearest is None else config.nearest
+        self.spread = np.ones(data.obs_dim)
+        if config.metric == "scaled":
+            self.spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6)
+        self.epsilon = config.epsilon or _typical_step(data, self.spread) * (0.5 if large else 1)
+        if not self.epsilon > 0:
+            raise InputError(
+                "half of all steps do not change the state, so epsilon cannot be chosen; give --graph.epsilon"
+            )
+        self.successor = np.arange(1, len(data.obs) + 1, dtype=np.int32)
+        self.successor[data.last_row] = -1  # the last state of a trajectory has none
+
+    @cached_property
+    def near(self) -> NDArray[np.int32] | None:
+        """Nearest rows [rows, K] of each state, itself first, padded with -1; None without a cap."""
+        if self._near is not None or not self.nearest:
+            return self._near
+        count = min(self.nearest + 1, len(self.data.obs))  # one more, because the state itself is among them
+        return all_nearest(self._tree, count, self.epsilon, self.tell)
+
+    @cached_property
+    def _tree(self) -> Tree:
+        return Tree(self.data.obs / self.spread)
+
+    def empty(self) -> Graph:
+        """Return a graph without pairs."""
+        no, none = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return Graph(no, no, np.zeros(1, np.int64), no, none, none, 0, self.epsilon)
+
+    def extend(
+        self, graph: Graph, source: Int, target: Int, dynamics: DynamicsModel, tell: Tell = silent
+    ) -> Graph:
+        """Return the graph with these pairs appended."""
+        obs = jnp.asarray(self.data.obs)
+        found: list[tuple[NDArray[Any], ...]] = []
+        scored = edges = 0
+        for a, block in _one_behind(self._begin_blocks(obs, source, target, dynamics)):
+            pair, *columns = block.finish(obs)
+            found.append((a + pair, *columns))
+            scored += int((block.shown >= 0).sum())
+            edges += len(pair)
+            tell(min(a + _BLOCK, len(source)), len(source), f"{edges:,} edges")
+        if not found:
+            return graph
+        pair, landing, margin, spread = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        count = np.bincount(pair, minlength=len(source))
+        return replace(
+            graph,
+            source=np.concatenate([graph.source, source]),
+            target=np.concatenate([graph.target, target]),
+            begin=np.concatenate([graph.begin, graph.begin[-1] + np.cumsum(count)]),
+            landing=np.concatenate([graph.landing, landing]),
+            margin=np.concatenate([graph.margin, margin]),
+            spread=np.concatenate([graph.spread, spread]),
+            candidates=graph.candidates + scored,
+        )
+
+    def _begin_blocks(
+        self, obs: Array, source: Int, target: Int, dynamics: DynamicsModel
+    ) -> Iterator[tuple[int, Scored]]:
+        """Yield the index of the first pair of each block, and the block."""
+        for a in range(0, len(source), _BLOCK):
+            part, goal = source[a : a + _BLOCK], target[a : a + _BLOCK]
+            states = self.data.obs[np.resize(part, _BLOCK)]  # always a whole block, so that one shape is compiled
+            yield a, Scored.begin(obs, states, goal, self.candidates(part, goal), dynamics)
+
+    def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
+        """Return rows [B, K] that may follow each source instead of its target, each once, padded with -1."""
+        near_source, near_target = self.neighbours(source), self.neighbours(target)
+        after = np.where(near_source >= 0, self.successor[near_source], -1)
+        both = np.sort(np.concatenate([after, near_target], axis=1), axis=1)
+        repeated = both[:, 1:] == both[:, :-1]
+        both[both == target[:, None]] = -1
+        both[:, 1:][repeated] = -1
+        return both
+
+    def neighbours(self, row: Int) -> NDArray[np.int32]:
+        """Return the rows [B, K] within epsilon of each state, including itself, padded with -1."""
+        return self._tree.within(row, self.epsilon) if self.near is None else self.near[row]
+
+
+def _typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:
+    """Compute the median distance from a state to the next."""
+    return float(np.median(np.linalg.norm((data.obs[data.row + 1] - data.obs[data.row]) / spread, axis=1)))
+
+
+def _one_behind(items: Iterator[T]) -> Iterator[T]:
+    """Yield each item after the next was started: the device computes that while the host reads this one."""
+    before = deque(itertools.islice(items, 1))
+    for item in items:
+        before.append(item)
+        yield before.popleft()
+    yield from before
+
+
+class Moments(NamedTuple):
+    """Predictions of the dynamics for a block of B sources."""
+
+    mean: Array  # [E, B, S]
+    std: Array  # [E, B, S]
+
+
+class Scored(NamedTuple):
+    """A block of pairs scored by the first ensemble member; the device may still be computing its arrays."""
+
+    moments: Moments
+    shown: NDArray[np.int32]  # [B, K] candidates
+    usual: Array  # [B] log density of the old target
+    spread: Array  # [B] disagreement of the members' means
+    passed: Array  # [B, K] whether the first member finds the candidate plausible
+    sound: Array  # [3] whether the mean is finite, the std is finite, and the std is above 0
+
+    @staticmethod
+    def begin(
+        obs: Array, source: Float, target: Int, candidate: NDArray[np.int32], dynamics: DynamicsModel
+    ) -> Scored:
+        """Start scoring sources [B, S] on the device; InputError where a caller's model returns other shapes."""
+        output = Moments(*dynamics.moments(source))
+        for name, array in output._asdict().items():
+            if array.ndim != 3 or array.shape != (len(output.mean), *source.shape) or not len(array):
+                want = f"[members, {source.shape[0]}, {source.shape[1]}]"
+                raise InputError(f"the dynamics model's {name} has shape {array.shape}, not {want}")
+        moments = Moments(*map(jnp.asarray, output))
+        rows, columns = candidate.shape
+        shown = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)  # padded, so that few shapes are compiled
+        shown[:rows, :columns] = candidate
+        return Scored(moments, shown, *_first_member(obs, moments, np.resize(target, _BLOCK), shown))
+
+    def finish(self, obs: Array) -> tuple[NDArray[Any], ...]:
+        """Return the plausible edges: index of the pair in the block, landing row, margin and spread.
+
+        Every member must find an edge plausible, so the others need not score what the first rejects: nearly all.
+        """
+        complaints = (
+            "mean is not finite for some states; look at its training",
+            "std is not finite for some states; look at its training",
+            "std must be above 0 everywhere",
+        )
+        for sound, complaint in zip(np.asarray(self.sound), complaints, strict=True):
+            if not sound:
+                raise InputError(f"the dynamics model's {complaint}")
+        pair, column = np.nonzero(np.asarray(self.passed))
+        landing = self.shown[pair, column]
+        margin = np.zeros(len(pair), np.float32)
+        for a in range(0, len(pair), _BLOCK):
+            part = np.resize(pair[a : a + _BLOCK], _BLOCK), np.resize(landing[a : a + _BLOCK], _BLOCK)
+            some = np.asarray(_margins(obs, self.moments, self.usual, *part))
+            margin[a : a + _BLOCK] = some[: len(pair) - a]
+        good = margin > 0
+        return pair[good], landing[good].astype(np.int64), margin[good], np.asarray(self.spread)[pair[good]]
+
+
+@jax.jit
+def _first_member(
+    obs: Array, moments: Moments, target: Array, candidate: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Compute the last four fields of Scored."""
+    mean, std = moments
+    usual = jax.nn.logsumexp(_log_density(obs[target], mean, std), axis=0) - jnp.log(len(mean))
+    spread = jnp.sqrt(jnp.mean(jnp.var(mean, 0) / jnp.mean(std**2, 0), -1))
+    density = _log_density(obs[candidate], mean[0][:, None], std[0][:, None])
+    sound = jnp.stack([jnp.isfinite(mean).all(), jnp.isfinite(std).all(), (std > 0).all()])
+    return usual, spread, (candidate >= 0) & (density > usual[:, None]), sound
+
+
+@jax.jit
+def _margins(obs: Array, moments: Moments, usual: Array, pair: Array, landing: Array) -> Array:
+    """Compute min_i log p_i(landing|source) - usual for edges [X] of a block's pairs."""
+    each = _log_density(obs[landing], moments.mean[:, pair], moments.std[:, pair])
+    return jnp.min(each, axis=0) - usual[pair]
+
+
+def _log_density(goal: Array, mean: Array, std: Array) -> Array:
+    """Compute log N(goal; mean, std²) over the last axis, without the constant term."""
+    return -0.5 * jnp.sum(((goal - mean) / std) ** 2, -1) - jnp.sum(jnp.log(std), -1)

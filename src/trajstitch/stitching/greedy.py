@@ -1,0 +1,140 @@
+"""Planners choose which edges of the graph to take; `greedy` is the paper's Algorithm 1. Pure functions of arrays.
+
+The current data are paths: trajectories as sequences of pairs of the graph. A planner proposes a new trajectory
+for each, from the same first state; improve.py accepts or rejects it once its rewards are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Bool, Int
+from trajstitch.stitching.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """The current data: trajectory m is pairs pair[start[m]] … pair[start[m+1]-1]."""
+
+    pair: Int  # [L] pairs, as indices into the graph
+    start: Int  # [M + 1]
+    terminal: Bool  # [M] whether the last state really ended the episode
+
+    def sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Sum one number per pair [Q] over each trajectory; return the sums [M]."""
+        return np.add.reduceat(values[self.pair], self.start[:-1], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A new trajectory for each old one; each step is either a pair as it is or one of that pair's edges."""
+
+    pair: Int  # [L'] the pair whose source the step starts from
+    edge: Int  # [L'] the edge taken; -1: the pair itself
+    start: Int  # [M + 1]
+    terminal: Bool  # [M]
+
+
+def greedy(
+    graph: Graph,
+    value: NDArray[Any],
+    reward: NDArray[Any],
+    paths: Paths,
+    horizon: int,
+    max_repeats: int | None = None,
+) -> Proposal:
+    """Propose trajectories by Algorithm 1: take the plausible edge of highest value, if above the old target's.
+
+    value [rows] is of states, reward [Q] of pairs. From the state where an edge lands, a trajectory follows the
+    current data from the occurrence of that state with the highest remaining return, and ends where that one ends,
+    or at the horizon. An edge is not taken to a state that was visited more than `max_repeats` times before.
+    """
+    place = occurrences(graph, reward, paths)
+    choice = choose_edges(graph, value, place, paths.pair)
+    return _follow(graph, paths, choice, place, horizon, max_repeats)
+
+
+def occurrences(graph: Graph, reward: NDArray[Any], paths: Paths) -> Int:
+    """Find, for each state that edges lead to, its place in the current data [rows] of highest remaining return.
+
+    A place below L is a step, L + m is the end of trajectory m, and -1 means that the state does not occur. Of
+    equal places the first is taken.
+    """
+    rows = int(max(graph.source.max(), graph.target.max())) + 1
+    wanted = np.zeros(rows, bool)
+    wanted[graph.landing] = True
+    row = np.concatenate([graph.source[paths.pair], graph.target[paths.pair[paths.start[1:] - 1]]])
+    where = np.flatnonzero(wanted[row])
+    remaining = np.concatenate([_remaining(reward[paths.pair], paths.start), np.zeros(len(paths.terminal))])
+    order = where[np.lexsort((where, -remaining[where], row[where]))]
+    best = order[_first_of_each(row[order])]
+    place = np.full(rows, -1)
+    place[row[best]] = best
+    return place
+
+
+def choose_edges(graph: Graph, value: NDArray[Any], place: Int, pairs: Int) -> Int:
+    """Return the edge [Q] that each of these pairs takes; -1: none. Of equal values the lowest row is taken."""
+    choice = np.full(len(graph.source), -1)
+    used = np.zeros(len(graph.source), bool)
+    used[pairs] = True
+    owner = np.repeat(np.arange(len(graph.source)), np.diff(graph.begin))
+    new_value = value[graph.landing]
+    edge = np.flatnonzero(used[owner] & (place[graph.landing] >= 0) & (new_value > value[graph.target[owner]]))
+    order = edge[np.lexsort((graph.landing[edge], -new_value[edge], owner[edge]))]
+    best = order[_first_of_each(owner[order])]
+    choice[owner[best]] = best
+    return choice
+
+
+def _follow(
+    graph: Graph, paths: Paths, choice: Int, place: Int, horizon: int, max_repeats: int | None
+) -> Proposal:
+    """Follow the chosen edges, one step at a time for all trajectories together."""
+    steps, many = len(paths.pair), len(paths.terminal)
+    last = np.zeros(steps, np.int64)
+    last[paths.start[1:] - 1] = np.arange(1, many + 1)  # 1 + the trajectory that ends here
+    terminal = np.zeros(many, bool)
+    who, at = np.arange(many), paths.start[:-1].copy()
+    seen = None if max_repeats is None else np.full((horizon, many), -1)
+    walked: list[tuple[Int, Int, Int]] = []
+    for t in range(horizon):
+        pair = paths.pair[at]
+        edge = choice[pair]
+        if seen is not None:
+            seen[t, who] = graph.source[pair]
+            stitched = np.flatnonzero(edge >= 0)
+            visits = (seen[: t + 1, who[stitched]] == graph.landing[edge[stitched]]).sum(0)
+            edge[stitched[visits > max_repeats]] = -1
+        walked.append((who, pair, edge))
+        following = np.where(last[at] > 0, steps + last[at] - 1, at + 1)
+        takes_edge = edge >= 0
+        following[takes_edge] = place[graph.landing[edge[takes_edge]]]
+        ended = following >= steps
+        terminal[who[ended]] = paths.terminal[following[ended] - steps]
+        who, at = who[~ended], following[~ended]
+        if not len(who):
+            break
+    trajectory, pair, edge = (np.concatenate(column) for column in zip(*walked, strict=True))
+    order = np.argsort(trajectory, kind="stable")  # stable: keeps the steps of a trajectory in time order
+    start = np.concatenate([[0], np.cumsum(np.bincount(trajectory, minlength=many))])
+    return Proposal(pair[order], edge[order], start, terminal)
+
+
+def _first_of_each(group: Int) -> Bool:
+    """Mark the first row of each group in a sorted column."""
+    return np.concatenate([np.ones(min(1, len(group)), bool), group[1:] != group[:-1]])
+
+
+def _remaining(reward: NDArray[Any], start: Int) -> NDArray[np.float64]:
+    """Sum the reward of each step and of all later steps of its trajectory."""
+    total = np.cumsum(reward[::-1], dtype=np.float64)[::-1]
+    after = np.append(total, 0.0)[start[1:]]
+    return total - np.repeat(after, np.diff(start))
+
+
+PLANNERS = {"greedy": greedy}

@@ -1,0 +1,1 @@
+"""Storage: files are written whole or not at all, and without pickle."""

@@ -1,0 +1,131 @@
+"""Atomic writes: a file or folder is written beside its target, then renamed: it appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from trajstitch.errors import InputError
+
+
+@contextmanager
+def replacing(target: str | Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a path beside `target` to write a file or folder to; it replaces `target` when the block ends.
+
+    When the block fails, that path is removed and an older target stays unchanged.
+    """
+    target = Path(target).absolute()
+    check_target(target, overwrite)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target.parent}: cannot make this folder ({error.strerror})") from error
+    part = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
+    try:
+        try:
+            yield part
+            _move(part, target)
+        except BaseException:
+            remove(part)
+            raise
+    except OSError as error:
+        if _disk_full(error):
+            raise InputError(f"{target}: the disk is full; free some space and run it again") from error
+        raise InputError(
+            f"{target}: cannot be written ({error.strerror or error}); choose another place"
+        ) from error
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a small file, replacing an older one in one rename."""
+    with replacing(target, overwrite=True) as part:
+        part.write_text(text)
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write readable JSON, replacing an older file in one rename."""
+    write_text(target, json.dumps(value, indent=2) + "\n")
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Raise InputError if `target` cannot be written; to be called before long work, not after it."""
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists already; choose another name or pass --overwrite")
+    folder = target.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} is not a folder that can be written to; choose another place")
+
+
+def check_apart(inputs: Sequence[str], target: str | Path) -> None:
+    """Raise InputError if writing `target` (a file or a folder) would touch one of the inputs.
+
+    An input must not be the target or lie inside it, under any name (links included), and a target must not lie
+    inside an input that is a folder. Names that are not files (demo, minari:ID) are ignored.
+    """
+    out = Path(target).absolute()
+    inside = {_identity(path) for path in (out, *out.rglob("*"))} - {None} if out.exists() else set()
+    for name in inputs:
+        path = Path(name).absolute()
+        if not path.exists():
+            continue
+        places = {path, path.resolve()}
+        if any(place.is_relative_to(end) for place in places for end in (out, out.resolve())):
+            raise InputError(
+                f"{name} is or lies in the output {target}, which would replace it; choose another output"
+            )
+        if _identity(path) in inside:
+            raise InputError(f"{name} is in the output {target} under another name; choose another output")
+        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+            raise InputError(f"the output {target} lies in the input {name}; choose another output")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode, which all names of one file share; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _disk_full(error: OSError) -> bool:
+    """Recognise a full disk; HDF5 has the number only in its text, NumPy says how much it could not write."""
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    in_text = re.search(r"errno = (\d+)", str(error))
+    return (
+        error.errno in numbers
+        or (in_text is not None and int(in_text[1]) in numbers)
+        or re.search(r"\d+ requested and \d+ written", str(error)) is not None
+    )
+
+
+def _move(part: Path, target: Path) -> None:
+    if target.exists() and target.is_dir() != part.is_dir():
+        kinds = ("folder", "file") if target.is_dir() else ("file", "folder")
+        raise InputError(f"{target} is a {kinds[0]}, where a {kinds[1]} should be written; choose another name")
+    if not target.is_dir():
+        part.replace(target)
+        return
+    # A folder cannot be renamed over one that is not empty: move the old one aside first and remove it last.
+    aside = target.with_name(f".{target.name}.{uuid4().hex[:8]}.old")
+    target.rename(aside)
+    part.rename(target)
+    remove(aside)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

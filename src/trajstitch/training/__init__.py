@@ -1,0 +1,1 @@
+"""Training: the training loop, and the small networks that all models consist of."""

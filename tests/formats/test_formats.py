@@ -1,0 +1,299 @@
+"""Every format to Dataset and back, and D4RL's layouts as they were really recorded."""
+
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajstitch.errors import InputError
+from trajstitch.formats import load, save
+from trajstitch.formats.d4rl import from_table, to_table
+from worlds import changed, datasets, random_dataset, same
+
+
+@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".traj"])
+@given(data=datasets())
+@settings(max_examples=25, deadline=None)
+def test_round_trips_are_exact(ending, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"data{ending}"
+        save(data, path)
+        assert same(load(path), data)
+        assert [p.name for p in Path(folder).iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".traj"])
+def test_info_goes_along(ending, data, tmp_path):
+    from dataclasses import replace
+
+    info = {"env_id": "Hopper-v5", "ref_min_score": -1.5, "dropped_steps": 3, "flag": True}
+    save(replace(data, info=info), tmp_path / f"x{ending}")
+    assert load(tmp_path / f"x{ending}").info == info
+
+
+def test_npz_with_d4rl_keys(data, tmp_path):
+    np.savez(tmp_path / "table.npz", **to_table(data))
+    assert same(load(tmp_path / "table.npz"), data)
+
+
+def test_the_folder_is_memory_mapped(data, tmp_path):
+    save(data, tmp_path / "x.traj")
+    assert isinstance(load(tmp_path / "x.traj").obs, np.memmap)
+
+
+# -- D4RL's layouts ---------------------------------------------------------------------------------------------
+
+
+def plain_reading(table):
+    """An independent reading, one row at a time: the list of (states, actions, ended)."""
+    episodes, states, actions = [], [], []
+    for i in range(len(table["actions"])):
+        states.append(table["observations"][i])
+        actions.append(table["actions"][i])
+        if table["terminals"][i] or table["timeouts"][i] or i == len(table["actions"]) - 1:
+            if "next_observations" in table:
+                states.append(table["next_observations"][i])
+            else:
+                actions.pop()
+            if actions:
+                episodes.append((np.array(states), np.array(actions), bool(table["terminals"][i])))
+            states, actions = [], []
+    return episodes
+
+
+@given(data=datasets(), successors=st.booleans(), cut=st.integers(0, 3))
+@settings(deadline=None)
+def test_reading_agrees_with_a_plain_loop(data, successors, cut):
+    """With and without successors, whole or ending inside an episode."""
+    table = to_table(data)
+    keep = max(1, data.transitions - cut)
+    table = {name: column[:keep] for name, column in table.items()}
+    if not successors:
+        del table["next_observations"]
+    expected = plain_reading(table)
+    if not expected:
+        with pytest.raises(InputError, match="none has a successor"):
+            from_table(table, {})
+        return
+    read = from_table(table, {})
+    assert len(read) == len(expected)
+    for trajectory, (states, actions, ended) in zip(read, expected, strict=True):
+        np.testing.assert_array_equal(trajectory.obs, states)
+        np.testing.assert_array_equal(trajectory.action, actions)
+        assert trajectory.terminal == ended
+    if not successors:
+        ends = table["terminals"] | table["timeouts"]
+        ends[-1] = True
+        assert read.info["dropped_steps"] == ends.sum()
+
+
+def test_old_files_have_rewards_in_a_column_and_flags_as_numbers(data):
+    table = to_table(data)
+    table["rewards"] = table["rewards"][:, None].astype(np.float64)
+    table["terminals"] = table["terminals"].astype(np.float64)
+    table["timeouts"] = table["timeouts"].astype(np.int8)
+    table["observations"] = table["observations"].astype(np.float64)
+    assert same(from_table(table, {}), data)
+
+
+def test_missing_timeouts_are_found_by_the_discontinuity(data):
+    table = to_table(data)
+    del table["timeouts"]
+    read = from_table(table, {})
+    assert same(read, data)
+    assert read.info["split_by"] == "discontinuity"
+
+
+def test_missing_timeouts_are_found_by_a_given_horizon():
+    data = random_dataset(0, (4, 4, 2, 4, 3))
+    table = to_table(data)
+    table["terminals"][:] = False
+    table["terminals"][[9, 16]] = True  # the third and the last episode end, the others are cut after four steps
+    del table["timeouts"], table["next_observations"]
+    read = from_table(table, {}, episode_horizon=4)
+    assert read.length.tolist() == [3, 3, 1, 3, 2]
+    assert read.terminal.tolist() == [False, False, True, False, True]
+    assert read.info["split_by"] == "horizon 4"
+    with pytest.raises(InputError, match="--episode-horizon"):
+        from_table(table, {})
+    with pytest.raises(InputError, match="at least 1"):
+        from_table(table, {}, episode_horizon=0)
+    with pytest.raises(InputError, match="leave --episode-horizon out"):
+        from_table(to_table(data), {}, episode_horizon=4)
+
+
+def test_the_horizon_counts_from_a_jump_too():
+    table = to_table(random_dataset(0, (6, 14)))
+    del table["timeouts"]
+    table["terminals"][:] = False
+    read = from_table(table, {}, episode_horizon=8)
+    assert read.length.tolist() == [6, 8, 6]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_damaged_notes(tmp_path, data, text):
+    save(data, tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as archive:
+        np.savez(tmp_path / "y.npz", **{**archive, "info_json": np.array(text)})
+    with pytest.raises(InputError, match=r"y\.npz: this file is damaged"):
+        load(tmp_path / "y.npz")
+
+
+def test_a_foreign_seams_group(hdf5):
+    with h5py.File(hdf5, "a") as file:
+        file["seams/colour"] = np.zeros(3)
+    with pytest.raises(InputError, match="damaged or has a layout"):
+        load(hdf5)
+
+
+def test_a_jump_inside_an_episode_is_never_a_step(data):
+    table = to_table(data)
+    table["timeouts"][:] = False
+    table["terminals"][:] = False
+    read = from_table(table, {})
+    assert read.length.tolist() == data.length.tolist()
+    assert read.info["unmarked_cuts"] == len(data) - 1
+    assert not read.terminal.any()
+
+
+def test_a_rounded_successor_is_no_jump(data):
+    table = to_table(data)
+    table["next_observations"] = table["next_observations"] + np.float32(1e-6)
+    read = from_table(table, {})
+    assert read.length.tolist() == data.length.tolist()
+    assert "unmarked_cuts" not in read.info
+
+
+EXCERPTS = {
+    "ant_medium-v2": (2, 2000, 111, 8, 0),
+    "halfcheetah_medium-v2": (2, 2000, 17, 6, 0),
+    "halfcheetah_medium_replay-v1": (2, 2000, 17, 6, 0),
+    "hopper_medium-v2": (2, 911, 11, 3, 2),
+    "hopper_medium": (2, 522, 11, 3, 2),
+    "hopper_medium_replay-v1": (2, 49, 11, 3, 2),
+    "hopper_random-v1": (2, 50, 11, 3, 2),
+    "walker2d_medium-v2": (2, 2000, 17, 6, 0),
+    "walker2d_medium": (2, 745, 17, 6, 2),
+    "walker2d_medium_replay-v1": (2, 31, 17, 6, 2),
+}
+
+
+@pytest.mark.parametrize("name", EXCERPTS)
+def test_real_d4rl_files(shared, name):
+    path = shared / "d4rl-excerpts" / f"{name}.hdf5"
+    data = load(path)
+    episodes, transitions, obs_dim, action_dim, ended = EXCERPTS[name]
+    assert (len(data), data.transitions, data.obs_dim, data.action_dim) == (
+        episodes,
+        transitions,
+        obs_dim,
+        action_dim,
+    )
+    assert data.terminal.sum() == ended
+    with h5py.File(path) as file:
+        table = {k: file[k][()] for k in file if isinstance(file[k], h5py.Dataset)}
+    for trajectory, (states, actions, terminal) in zip(data, plain_reading(table), strict=True):
+        np.testing.assert_array_equal(trajectory.obs, states.astype(np.float32))
+        np.testing.assert_array_equal(trajectory.action, actions.astype(np.float32))
+        assert trajectory.terminal == terminal
+    assert data.info.get("dropped_steps", 0) == (0 if "next_observations" in table else 2)
+
+
+def test_a_replay_file_round_trips(shared, tmp_path):
+    data = load(shared / "replay" / "hopper-replay.hdf5")
+    assert (len(data), data.transitions, data.info["env_id"]) == (950, 156_287, "Hopper-v5")
+    save(data, tmp_path / "x.npz")
+    assert same(load(tmp_path / "x.npz"), data)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals"])
+def test_a_missing_key_is_named(hdf5, name):
+    with pytest.raises(InputError, match=rf"small.hdf5: the key '{name}' is missing"):
+        load(changed(hdf5, **{name: None}))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"rewards": np.zeros(3, np.float32)}, "rewards has 3 rows but actions has 17"),
+        ({"actions": np.zeros((17, 2), int)}, "actions are int64; only continuous"),
+        ({"observations": np.zeros((17, 2, 2), np.float32)}, "observations has 3 dimensions"),
+        ({"observations": np.full((17, 4), np.nan)}, r"observations\[0, 0\] is nan"),
+        ({"next_observations": np.full((17, 4), np.inf)}, r"next_observations\[0, 0\] is inf"),
+        ({"rewards": np.full(17, np.nan)}, r"rewards\[0\] is nan"),
+        ({"terminals": np.full(17, np.nan)}, "terminals must hold only 0 and 1"),
+        ({"next_observations": np.zeros((17, 3), np.float32)}, "different numbers of columns"),
+        ({"actions": np.array([b"x"] * 17)}, "actions holds .* not numbers"),
+        ({"rewards": np.zeros((17, 2))}, "rewards has 2 dimensions"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(hdf5, arrays, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load(changed(hdf5, **arrays))
+
+
+def test_no_transition_at_all(hdf5):
+    names = ("observations", "next_observations", "actions")
+    empty = {name: np.zeros((0, 2), np.float32) for name in names}
+    empty |= {name: np.zeros(0, np.float32) for name in ("rewards", "terminals", "timeouts")}
+    with pytest.raises(InputError, match="no transition"):
+        load(changed(hdf5, **empty))
+
+
+@pytest.mark.parametrize("ending", [".hdf5", ".npz"])
+def test_files_that_are_none(tmp_path, data, ending):
+    path = tmp_path / f"x{ending}"
+    with pytest.raises(InputError, match="no such file"):
+        load(path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="empty"):
+        load(path)
+    path.write_bytes(b"not what it says it is")
+    with pytest.raises(InputError, match="not an"):
+        load(path)
+    path.unlink()
+    save(data, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="truncated|damaged"):
+        load(path)
+
+
+def test_a_truncated_folder(tmp_path, data):
+    save(data, tmp_path / "x.traj")
+    file = tmp_path / "x.traj" / "obs.npy"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(InputError, match=r"obs.npy is truncated"):
+        load(tmp_path / "x.traj")
+    file.unlink()
+    with pytest.raises(InputError, match=r"obs.npy is missing"):
+        load(tmp_path / "x.traj")
+
+
+def test_npz_without_a_key_or_with_objects(tmp_path, data):
+    arrays = {"obs": data.obs, "action": data.action, "reward": data.reward, "start": data.start}
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError, match="'terminal' is missing"):
+        load(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", **arrays, terminal=np.array([{}] * 4, object))
+    with pytest.raises(InputError, match="never loaded"):
+        load(tmp_path / "b.npz")
+
+
+def test_unknown_endings(tmp_path, data):
+    (tmp_path / "x.csv").write_text("1,2")
+    with pytest.raises(InputError, match=r"\.csv names no format"):
+        load(tmp_path / "x.csv")
+    with pytest.raises(InputError, match="names no format"):
+        save(data, tmp_path / "x.pkl")
+    with pytest.raises(InputError, match="leave --episode-horizon out"):
+        load("d4rl:hopper-medium-v2", episode_horizon=5)
+    with pytest.raises(InputError, match="read-only"):
+        save(data, "d4rl:hopper-medium-v2")

@@ -1,0 +1,121 @@
+"""The tree and boxes against all distances by definition; the way of a GPU, which works on a CPU too, likewise."""
+
+from unittest.mock import patch
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajstitch.stitching.neighbours import gpu_tiles as tiles
+from trajstitch.stitching.neighbours import kdtree as neighbours
+from trajstitch.stitching.neighbours.gpu_tiles import make_tiles, search_tiles
+from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest
+
+
+def plain(points, count, radius):
+    """Rows nearest to each point and within the radius, nearest first."""
+    distance = np.sqrt(((points[:, None] - points[None]) ** 2).sum(-1))
+    order = np.argsort(distance, axis=1, kind="stable")[:, :count]
+    return np.where(np.take_along_axis(distance, order, 1) <= radius, order, -1)
+
+
+def by_distances(points, count, radius):
+    """As on a GPU, in tiles so small that there are several."""
+    with (
+        patch.object(jax, "default_backend", lambda: "gpu"),
+        patch.object(neighbours, "_DENSE", range(1, 10**6)),
+        patch.object(tiles, "TILE", 128),
+        patch.object(tiles, "ROWS", 32),
+    ):
+        return all_nearest(Tree(points), count, radius)
+
+
+def by_boxes(points, count, radius):
+    """As on a CPU where neighbours are far apart, asked for in several parts."""
+    with (
+        patch.object(jax, "default_backend", lambda: "cpu"),
+        patch.object(neighbours, "_MANY", 1),
+        patch.object(neighbours, "_WIDE", 0),
+        patch.object(neighbours, "_QUERIES", 256),
+        patch.object(Tree, "nearest", lambda *_: pytest.fail("the tree was asked")),
+    ):
+        return all_nearest(Tree(points), count, radius)
+
+
+@st.composite
+def clouds(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**20)))
+    rows, dims = draw(st.integers(3, 300)), draw(st.integers(1, 6))
+    points = rng.normal(size=(rows, dims)) * draw(st.sampled_from([0.01, 1, 100])) + draw(st.sampled_from([0, 50]))
+    count = draw(st.integers(1, min(rows, 20)))
+    return points, count, float(points.std() * draw(st.floats(0.3, 3)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(clouds())
+def test_all_ways_find_the_nearest(cloud):
+    points, count, radius = cloud
+    expected = plain(points, count, radius)
+    np.testing.assert_array_equal(all_nearest(Tree(points), count, radius), expected)
+    np.testing.assert_array_equal(by_boxes(points, count, radius), expected)
+    found = by_distances(points, count, radius)
+    for mine, theirs in zip(found, expected, strict=True):  # equal but where distances are equal in float32
+        differing = set(mine) ^ set(theirs)
+        assert len(differing) <= 2
+        assert (mine[:1] == theirs[:1]).all()
+
+
+@pytest.mark.parametrize("dims", [11, 17])
+def test_many_points_in_many_dimensions(dims):
+    """Coordinates of very different spread, as states have; the same sets, hardly ever in uncertainty."""
+    points = np.random.default_rng(dims).normal(size=(3000, dims)) * np.geomspace(3, 0.2, dims)
+    radius = 0.27 * dims
+    tree = all_nearest(Tree(points), 49, radius)
+    assert 0.2 < (tree >= 0).mean() < 1  # some have all 49 within the radius, some have not
+    np.testing.assert_array_equal(by_boxes(points, 49, radius), tree)
+    found = by_distances(points, 49, radius)
+    assert np.mean(np.sort(tree, 1) == np.sort(found, 1)) > 0.9999
+
+
+def test_boxes_are_for_points_whose_neighbours_are_far_apart():
+    """In one dimension a tree leaves nearly everything out, in twenty nearly nothing."""
+    rng = np.random.default_rng(0)
+    asked = []
+    with (
+        patch.object(jax, "default_backend", lambda: "cpu"),
+        patch.object(neighbours, "_MANY", 20_000),
+        patch.object(neighbours, "by_boxes", lambda *_, **__: asked.append(True) or 7),
+    ):
+        all_nearest(Tree(rng.normal(size=(20_000, 1))), 5, 1.0)
+        assert not asked
+        all_nearest(Tree(rng.normal(size=(20_000, 20))), 5, 10.0)
+        assert asked
+
+
+def test_what_rounding_leaves_in_doubt_is_asked_of_the_tree():
+    """The points of a sphere are equally far from its centre, too many for all their groups to be looked into."""
+    points = np.random.default_rng(0).normal(size=(2000, 12))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    points[0] = 0
+    tree = Tree(points)
+    with patch.object(tiles, "TILE", 128):
+        query = np.float32(tree.points[tree.place[:2]])
+        _, certain = search_tiles(make_tiles(tree.points), query, 5, 10.0)
+    assert not certain[0]
+    assert certain[1]
+    asked = []
+    with patch.object(Tree, "nearest", lambda self, row, *rest: asked.extend(row) or np.full((len(row), 5), 7)):
+        found = by_distances(points, 5, 10.0)
+    assert 0 in asked
+    assert len(asked) < 200
+    assert (found[asked] == 7).all()
+
+
+def test_a_ball_is_everything_within_the_radius():
+    points = np.random.default_rng(1).normal(size=(200, 3))
+    balls = Tree(points).within(np.arange(200), 0.8)
+    distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    for row, ball in enumerate(balls):
+        assert ball[ball >= 0].tolist() == np.flatnonzero(distance[row] <= 0.8).tolist()

@@ -1,0 +1,172 @@
+"""The training loop: known answers, chunks that do not matter, divergence."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajstitch.errors import InputError
+from trajstitch.training import loop
+from trajstitch.training.loop import Fit, Learner
+
+TABLE = {"x": np.linspace(-1, 1, 64, dtype=np.float32)[:, None]}
+TABLE["y"] = 3 * TABLE["x"] - 0.5
+
+
+@dataclass(frozen=True)
+class Line(Learner):
+    fit: Fit = Fit()
+
+    def init(self, table, key):
+        return {"w": jax.random.normal(key, (1,)), "b": jnp.zeros(1)}
+
+    def loss(self, model, row, key):
+        return jnp.sum((model["w"] * row["x"] + model["b"] - row["y"]) ** 2)
+
+
+def train(config, every, seeds=(0, 1), state=None):
+    learner = Line(config)
+    return list(loop.run(learner, state or loop.start(learner, TABLE, seeds), TABLE, seeds, every))[-1]
+
+
+def test_learns_a_line():
+    state, mean = train(Fit(steps=600, batch=32, rate=0.05), 200)
+    np.testing.assert_allclose(state.model["w"][:, 0], 3, atol=1e-3)
+    np.testing.assert_allclose(state.model["b"][:, 0], -0.5, atol=1e-3)
+    assert (mean["loss"] < 1e-3).all()
+
+
+def test_chunks_do_not_matter():
+    config = Fit(steps=50, batch=8)
+    whole, _ = train(config, 50)
+    parts, _ = train(config, 7)
+    np.testing.assert_array_equal(whole.model["w"], parts.model["w"])
+
+
+def test_going_on_from_a_state_ends_the_same():
+    config = Fit(steps=50, batch=8)
+    whole, _ = train(config, 10)
+    half, _ = train(Fit(steps=20, batch=8), 10)
+    rest, _ = train(config, 10, state=half)
+    np.testing.assert_array_equal(whole.model["w"], rest.model["w"])
+    np.testing.assert_array_equal(whole.opt_state[0].nu["w"], rest.opt_state[0].nu["w"])
+
+
+def test_a_seed_is_the_same_alone_and_in_company():
+    config = Fit(steps=50, batch=8)
+    company, _ = train(config, 50, seeds=(5, 6, 7))
+    alone, _ = train(config, 50, seeds=(6,))
+    np.testing.assert_allclose(company.model["w"][1], alone.model["w"][0], rtol=1e-5)
+    assert abs(float(company.model["w"][0, 0] - company.model["w"][1, 0])) > 1e-3
+
+
+def test_members_may_learn_from_different_rows():
+    """Each ends as if it had a table of its own."""
+    other = {"x": TABLE["x"][:20], "y": 7 - TABLE["x"][:20]}
+    both = {name: np.concatenate([TABLE[name], other[name]]) for name in TABLE}
+    learner = Line(Fit(steps=50, batch=8))
+    state = loop.start(learner, both, (0, 1))
+    together, _ = next(loop.run(learner, state, both, (0, 1), 50, rows=(range(64), range(64, 84))))
+    for p, table in enumerate((TABLE, other)):
+        alone, _ = next(loop.run(learner, loop.start(learner, table, (p,)), table, (p,), 50))
+        np.testing.assert_array_equal(together.model["w"][p], alone.model["w"][0])
+
+
+def test_what_is_yielded():
+    learner = Line(Fit(steps=25, batch=4))
+    steps = [int(s.step) for s, _ in loop.run(learner, loop.start(learner, TABLE, (0,)), TABLE, (0,), 10)]
+    assert steps == [10, 20, 25]
+
+
+@dataclass(frozen=True)
+class Odd(Line):
+    """Counts its steps, and says so at odd ones only."""
+
+    phases = 2
+
+    def begin(self, model):
+        return {"adam": super().begin(model), "count": jnp.zeros(())}
+
+    def step(self, model, opt_state, batch, key, phase):
+        count = opt_state["count"]
+        model, adam, metrics = super().step(model, opt_state["adam"], batch, key, phase)
+        return model, {"adam": adam, "count": count + 1}, metrics | ({"count": count} if phase == 1 else {})
+
+
+def test_a_number_is_the_mean_over_the_steps_that_have_it():
+    """Also where a chunk begins or ends between phases."""
+    learner = Odd(Fit(steps=8, batch=4))
+    run = loop.run(learner, loop.start(learner, TABLE, (0, 1)), TABLE, (0, 1), 3)
+    (_, first), (_, second), (_, third) = run
+    np.testing.assert_array_equal(first["count"], [1, 1])  # of steps 0, 1, 2
+    np.testing.assert_array_equal(second["count"], [4, 4])  # 3, 4, 5
+    np.testing.assert_array_equal(third["count"], [7, 7])  # 6, 7
+    assert first["loss"].shape == (2,)
+
+
+@dataclass(frozen=True)
+class Seldom(Line):
+    """Draws a number before every fifth step and logs it at each."""
+
+    refresh_interval = 5
+
+    def begin(self, model):
+        return {"adam": super().begin(model), "drawn": jnp.zeros(())}
+
+    def refresh(self, model, opt_state, table, key):
+        return {**opt_state, "drawn": table["x"].shape[0] + jax.random.uniform(key)}
+
+    def step(self, model, opt_state, batch, key, phase):
+        model, adam, metrics = super().step(model, opt_state["adam"], batch, key, phase)
+        return model, {**opt_state, "adam": adam}, {**metrics, "drawn": opt_state["drawn"]}
+
+
+def test_what_is_made_anew_once_in_many_steps():
+    """Before the first step and every fifth, of the whole table, by the seed alone, however the run is cut."""
+    learner, seeds = Seldom(Fit(steps=12, batch=4)), (0, 1)
+    single = [m["drawn"] for _, m in loop.run(learner, loop.start(learner, TABLE, seeds), TABLE, seeds, 1)]
+    assert [i for i in range(1, 12) if (single[i] != single[i - 1]).any()] == [5, 10]
+    assert len(set(np.ravel(single))) == 6  # three draws of two seeds
+    assert np.floor(np.ravel(single)) == pytest.approx(64)
+    for every in (3, 7, 12):
+        chunks = list(loop.run(learner, loop.start(learner, TABLE, seeds), TABLE, seeds, every))
+        expected = [np.mean(single[i : i + every], 0) for i in range(0, 12, every)]
+        np.testing.assert_allclose([mean["drawn"] for _, mean in chunks], expected, rtol=1e-6)
+
+
+def test_training_stops_at_until_and_goes_on_after_it():
+    learner = Line(Fit(steps=50, batch=8))
+    state = loop.start(learner, TABLE, (0, 1))
+    *_, (state, _) = loop.run(learner, state, TABLE, (0, 1), 10, 15)
+    assert int(state.step) == 15
+    assert list(loop.run(learner, state, TABLE, (0, 1), 10, 15)) == []
+    rest, _ = train(learner.fit, 10, state=state)
+    whole, _ = train(learner.fit, 10)
+    np.testing.assert_array_equal(whole.model["w"], rest.model["w"])
+
+
+def test_the_best_held_out_weights_are_kept_and_waiting_ends():
+    """Held-out rows of another line: the loss there falls, then rises as training goes on."""
+    other = {"x": TABLE["x"], "y": 1.5 * TABLE["x"] - 0.25}
+    learner = Line(Fit(steps=2000, batch=32, rate=0.02))
+    best, history = loop.train_best(learner, TABLE, other, (0, 1, 2), patience=3)
+    held = np.array(history.held_out)
+    assert len(history.step) < 20  # stopped early
+    kept = np.array([loop.mean_loss(learner.loss, {k: v[p] for k, v in best.items()}, other, jax.random.key(0))
+                     for p in range(3)])  # fmt: skip
+    np.testing.assert_allclose(kept, held.min(0), rtol=1e-5)
+    last, _ = loop.train_best(learner, TABLE, other, (0, 1, 2), keep_last=True, patience=3)
+    assert not np.allclose(last["w"], best["w"])
+
+
+def test_divergence_is_said():
+    with pytest.raises(InputError, match="diverged.*lower the rate"):
+        train(Fit(steps=200, batch=4, rate=1e30), 100)
+
+
+@pytest.mark.parametrize("bad", [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"rate": float("nan")}])
+def test_impossible_settings(bad):
+    with pytest.raises(InputError, match=f"{next(iter(bad))} must"):
+        Fit(**bad)
