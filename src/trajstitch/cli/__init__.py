@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trajstitch.errors import InputError
@@ -45,12 +46,17 @@ def parse(arguments: list[str]) -> Command:
     """Return the command with its options; InputError if there is no such command."""
     name, *rest = arguments
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}"
-        raise InputError(f"there is no command {name!r}; {hint}")
+        raise unknown("command", name, COMMANDS)
     module = importlib.import_module(f"trajstitch.cli.{COMMANDS[name][0]}")
     command: Command = module.parse(name, rest)
     return command
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> InputError:
+    """Return the error for a name that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return InputError(f"there is no {what} {word!r}; {hint}")
 
 
 def overview() -> str:

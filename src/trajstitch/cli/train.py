@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
+from trajstitch.cli import unknown
 from trajstitch.cli.command import DataCommand, MaybeInt, MaybePhysics, MaybeStr, parse_as
 from trajstitch.cli.tables import score_table
 from trajstitch.data import Dataset
@@ -183,6 +183,4 @@ def _method(arguments: list[str]) -> str | None:
         if not {"-h", "--help"} & set(arguments):
             raise InputError(f"name a method: {', '.join(METHODS)}")
         return None
-    near = difflib.get_close_matches(words[0], METHODS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(METHODS)}"
-    raise InputError(f"there is no method {words[0]!r}; {hint}")
+    raise unknown("method", words[0], METHODS)
