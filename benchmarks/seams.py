@@ -3,11 +3,10 @@
     trajstitch improve DATA.hdf5 --preset quick --out RUN
     python -m benchmarks.seams DATA.hdf5 RUN --out results/seams/NAME.json
 
-The simulator is set to the state that a seam starts from, and the action of the seam is applied. The result is
-compared with the state and the reward in the improved data. The recorded action of the same state is replayed in
-the same way; it shows how well the simulator repeats the recording (the floor). The models are also tested on
-recorded steps of trajectories that they were not trained on; they are in the run directory, so this part is
-missing if an improved file is given instead.
+Seams are replayed as by `trajstitch audit`, in all data and in the top tenth. The recorded action of the same
+state is replayed in the same way; it shows how well the simulator repeats the recording (the floor). The models
+are also tested on recorded steps of trajectories that they were not trained on; they are in the run directory, so
+this part is missing if an improved file is given instead.
 
 Distances are Euclidean, with every dimension divided by its standard deviation over the data. Observations clip
 velocities, so a state with a clipped velocity cannot be set: seams from such states are counted but not tested.
@@ -27,9 +26,8 @@ from numpy.typing import NDArray
 
 from benchmarks.command import command
 from trajstitch.data import Dataset, step_table
-from trajstitch.evaluation import envs
-from trajstitch.evaluation.envs import env_options
-from trajstitch.evaluation.mujoco_batch import NativeEnv
+from trajstitch.evaluation.audit import reward_error, spread
+from trajstitch.evaluation.replay import Simulator, Unit, replay_seams
 from trajstitch.formats import load
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
@@ -38,87 +36,27 @@ from trajstitch.storage.serialise import restore
 Array = NDArray[Any]
 
 
-class Simulator:
-    """Makes one step from any state that can be read from its observation."""
-
-    def __init__(self, data: Dataset, count: int = 256) -> None:
-        env_id, physics = str(data.info["env_id"]), str(data.info.get("physics", "gymnasium"))
-        env = envs.make(env_id, count, physics=physics, **env_options(env_id, data.info))
-        if not isinstance(env, NativeEnv):
-            raise SystemExit(f"{env_id}: only Hopper, HalfCheetah and Walker2d can be set to a state")
-        self.env = env
-        qpos, qvel = env.state()
-        self.velocities = qvel.shape[1]
-        # The observation of an infinite velocity is the limit at which velocities are clipped.
-        self.limit = env.set_state([0], qpos[:1], np.full_like(qvel[:1], np.inf))[0, -1]
-
-    def settable(self, obs: Array) -> Array:
-        """Which observations [B, S] show the whole state except x."""
-        return np.asarray((np.abs(obs[:, -self.velocities :]) < self.limit).all(1))
-
-    def step(self, obs: Array, action: Array) -> tuple[Array, Array, Array]:
-        """Next observation, reward and terminal of each row."""
-        parts = []
-        for begin in range(0, len(obs), self.env.count):
-            part = obs[begin : begin + self.env.count].astype(np.float64)
-            rows = np.arange(len(part))
-            self.env.set_state(rows, *self.env.state_of(part))
-            given = np.zeros((self.env.count, action.shape[1]))
-            given[rows] = action[begin : begin + len(part)]
-            result = self.env.step(given, np.arange(self.env.count) < len(part))
-            parts.append((result.obs[rows], result.reward[rows], result.terminal[rows]))
-        next_obs, reward, terminal = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return next_obs, reward, terminal
-
-
-def spread(values: Array) -> dict[str, float]:
-    """Median and 90th percentile."""
-    return {"median": float(np.median(values)), "p90": float(np.quantile(values, 0.9))}
-
-
-def reward_error(predicted: Array, real: Array) -> dict[str, float]:
-    """Errors of predicted rewards."""
-    error = predicted - real
-    return {
-        "promised": float(predicted.mean()),
-        "bias": float(error.mean()),
-        "standard_error": float(error.std() / np.sqrt(len(error))),
-        "mean_absolute": float(np.abs(error).mean()),
-        "share_too_high": float((error > 0).mean()),
-    }
-
-
 def measure_seams(data: Dataset, improved: Dataset, simulator: Simulator) -> dict[str, Any]:
     """Test every distinct seam of improved data once."""
-    assert improved.seams is not None
-    source, target = improved.seams.source, improved.seams.target
-    step = np.flatnonzero(improved.seams.stitched)
-    _, first = np.unique(source[step] * len(data.obs) + target[step], return_index=True)
-    distinct = step[first]
-    step = distinct[simulator.settable(data.obs[source[distinct]])]
-    if not len(step):
-        return {"seams": len(distinct), "tried": 0}
-    unit = data.obs.std(0, dtype=np.float64)
-    obs, recorded, predicted = data.obs[source[step]], data.obs[source[step] + 1], data.obs[target[step]]
-    old = np.searchsorted(data.row, source[step])  # the recorded transition from the same row
-
-    def distance(a: Array, b: Array) -> Array:
-        return np.linalg.norm((a - b) / unit, axis=1)
-
-    landed, reward, ended = simulator.step(obs, improved.action[step])
-    replayed, old_reward, _ = simulator.step(obs, data.action[old])
-    landing, recorded_landing = distance(landed, predicted), distance(replayed, predicted)
+    unit = Unit.of_data(improved, data)
+    found = replay_seams(improved, simulator, unit, data)
+    if not len(found.step):
+        return {"seams": found.distinct, "tried": 0}
+    assert found.bridged is not None
+    assert found.recorded_landing is not None
+    assert found.replay_error is not None
+    assert found.replay_reward_error is not None
     return {
-        "seams": len(distinct),
-        "tried": len(step),
-        "bridged": spread(distance(recorded, predicted)),
-        "landing": spread(landing),
-        "landing_of_bridged": float(np.median(landing / distance(recorded, predicted))),
-        "replay_floor": spread(distance(replayed, recorded)),
-        "closer_than_recorded_action": float((landing < recorded_landing).mean()),
-        "really_ended": float(ended.mean()),
-        "reward": reward_error(improved.reward[step], reward),
-        "reward_replay_floor": float(np.abs(old_reward - data.reward[old]).mean()),
+        "seams": found.distinct,
+        "tried": len(found.step),
+        "bridged": spread(found.bridged * unit.typical_step),
+        "landing": spread(found.landing * unit.typical_step),
+        "landing_of_bridged": float(np.nanmedian(found.landing / found.bridged)),
+        "replay_floor": spread(found.replay_error * unit.typical_step),
+        "closer_than_recorded_action": float((found.landing < found.recorded_landing).mean()),
+        "really_ended": float(found.ended.mean()),
+        "reward": reward_error(found.reward_promised, found.reward),
+        "reward_replay_floor": float(np.nanmean(found.replay_reward_error)),
     }
 
 
@@ -182,7 +120,8 @@ def audit(data: Dataset, path: Path) -> dict[str, Any]:
     improved = load(files[0])
     if improved.seams is None or improved.info.get("improved_from") not in (None, data.fingerprint):
         raise SystemExit(f"{path} was not made from this data set, or has no seams")
-    simulator, groups, before = Simulator(data), {"all": improved, "top tenth": improved.top(10)}, data.top(10)
+    simulator = Simulator(str(data.info["env_id"]), str(data.info.get("physics", "gymnasium")), data.info)
+    groups, before = {"all": improved, "top tenth": improved.top(10)}, data.top(10)
     return {
         "env": data.info["env_id"],
         "clipped_states": float(1 - simulator.settable(data.obs[data.row]).mean()),

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
     from trajstitch.data import concatenate as concatenate
     from trajstitch.data import from_trajectories as from_trajectories
     from trajstitch.errors import InputError as InputError
+    from trajstitch.evaluation.audit import Audit as Audit
+    from trajstitch.evaluation.audit import audit as audit
+    from trajstitch.evaluation.audit import drop_seams as drop_seams
     from trajstitch.evaluation.collect import collect as collect
     from trajstitch.evaluation.collect import collect_mixture as collect_mixture
     from trajstitch.evaluation.scores import Scores as Scores
@@ -67,6 +70,9 @@ _HOME = {
     "ActionPlanner": "policies.planner",
     "load_policy": "policies.policy_files",
     "save_policy": "policies.policy_files",
+    "Audit": "evaluation.audit",
+    "audit": "evaluation.audit",
+    "drop_seams": "evaluation.audit",
     "Scores": "evaluation.scores",
     "evaluate": "evaluation.scores",
     "collect": "evaluation.collect",

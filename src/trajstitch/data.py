@@ -58,8 +58,9 @@ class Trajectory:
 class Seams:
     """Where each step of improved data comes from, and why a stitched one was taken.
 
-    Rows are row numbers of the original data's `obs`. `margin`, `spread` and `value_gain` are 0 for steps that are
-    not stitched. The action and reward of a stitched step, in the data set itself, come from the models.
+    Rows are row numbers of the original data's `obs`. `margin`, `spread`, `value_gain` and `landing_error` are 0
+    for steps that are not stitched. The action and reward of a stitched step, in the data set itself, come from
+    the models.
     """
 
     source: Int  # [N] row the step starts from
@@ -69,6 +70,13 @@ class Seams:
     spread: Float  # [N] disagreement of the ensemble members, in units of their predicted std
     value_gain: Float  # [N] value of the landing minus value of the old target, when it was chosen
     return_before: NDArray[np.float64]  # [M] return of the original trajectory with this first state
+    # [N] how far from the landing the model says the action leads, in typical steps; nan where no model was asked.
+    landing_error: Float | None = None
+
+    def __post_init__(self) -> None:
+        if self.landing_error is None:
+            unknown = np.where(self.stitched, np.nan, 0).astype(np.float32)
+            object.__setattr__(self, "landing_error", unknown)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name, as files store them."""

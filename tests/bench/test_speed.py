@@ -40,7 +40,7 @@ def test_the_plain_loop_chooses_the_same_stitches():
 
     graph = search.extend(search.empty(), data.row, data.row + 1, models["dynamics"])
     current = stitch.original(data, graph)
-    value = stitch.state_values(data, graph, models["value"])
+    value = stitch.state_values(data, models["value"], stitch.compared(data, graph))
     choice = choose_edges(
         graph, value, occurrences(graph, current.pairs.reward, current.paths), current.paths.pair
     )

@@ -36,6 +36,8 @@ from trajstitch.models.reward import RewardConfig
 from trajstitch.models.value import ValueConfig
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching import improve as stitch
+from trajstitch.stitching.current import Setup, just_make, original
+from trajstitch.stitching.edges import Plausible
 from trajstitch.stitching.graph import EdgeFinder, Graph, GraphConfig
 from trajstitch.stitching.greedy import choose_edges, occurrences
 from trajstitch.stitching.presets import PRESETS
@@ -269,17 +271,17 @@ def _iteration(
     chosen: Int,
 ) -> tuple[Timing, float]:
     """Measure one iteration; also return the share of the plain loop's states with the same stitch."""
-    ready = stitch.TrainedModels(models["dynamics"], models["inverse"], models["reward"])
+    edges = Plausible(finder, models["dynamics"], models["inverse"], models["reward"])
     config = stitch.Improve()
-    setup = stitch.Setup(data, config, ready, finder, 0, stitch.just_make, lambda name: silent)
-    current = stitch.original(data, graph)
+    setup = Setup(data, config, edges, 0, just_make, lambda name: silent)
+    current = original(data, graph)
     seconds = 0.0
     for _ in range(2):  # the first one compiles
         begin = time.perf_counter()
         stitch.iterate(setup, current, 0, models["value"])
         seconds = time.perf_counter() - begin
     place = occurrences(graph, current.pairs.reward, current.paths)
-    value = stitch.state_values(data, graph, models["value"])
+    value = stitch.state_values(data, models["value"], stitch.compared(data, graph))
     choice = choose_edges(graph, value, place, current.paths.pair)
     pair = np.searchsorted(data.row, row)
     edge = choice[pair]

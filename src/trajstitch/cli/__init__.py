@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "improve": ("improve", "Make a data set better by stitching its trajectories."),
     "train": ("train", "Train a method on a data set."),
     "evaluate": ("evaluate", "Score a run's checkpoints, or one policy file, in the simulator."),
+    "audit": ("audit", "Replay the seams of improved data in the simulator."),
     "collect": ("data", "Roll a policy out into a data set of whole episodes."),
     "convert": ("data", "Copy a data set into another format."),
     "bench": ("bench", "Measure the speed of trajstitch on this machine."),

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional
 
-from trajstitch.cli.command import Command, DataCommand, MaybeInt, MaybePhysics, MaybeStr, Physics, parse_as
+from trajstitch.cli.command import (
+    Command,
+    DataCommand,
+    MaybeFloat,
+    MaybeInt,
+    MaybePhysics,
+    MaybeStr,
+    Physics,
+    parse_as,
+)
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
 
@@ -40,7 +49,7 @@ class Inspect(DataCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(DataCommand):
-    """Copy a data set into another format."""
+    """Copy a data set into another format, or set the rewards of a maze's task."""
 
     target: Annotated[Positional[str], tyro.conf.arg(metavar="TARGET")]
     """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
@@ -48,6 +57,8 @@ class Convert(DataCommand):
     """Gymnasium id of the data, to be stored in the target."""
     physics: MaybePhysics = None
     """Physics of the data, to be stored in the target: gymnasium or d4rl."""
+    set_task: bool = False
+    """Set rewards and ends for the task of the environment, which must be a maze."""
     overwrite: bool = False
     """Replace the target if it exists."""
 
@@ -58,6 +69,8 @@ class Convert(DataCommand):
 
         check_apart([self.data], self.target)
         data = _named(self.load(), self.env, self.physics)
+        if self.set_task:
+            data = _with_task(data)
         save(data, self.target, overwrite=self.overwrite)
         self.say(f"{data!r} written to {self.target}")
         return {"source": self.data, "target": self.target, "fingerprint": data.fingerprint}
@@ -68,7 +81,7 @@ class Collect(Command):
     """Roll a policy out into a data set of whole episodes."""
 
     policy: Positional[str | None] = None
-    """A policy file or random; leave it out with --mix."""
+    """A policy file, random, or walker for short walks in a maze; leave it out with --mix."""
     env: str
     """Gymnasium id, such as Hopper-v5."""
     steps: int
@@ -81,8 +94,10 @@ class Collect(Command):
     """d4rl: the masses of the simulator that recorded D4RL's data."""
     deterministic: bool = False
     """Take the most likely action instead of drawing one."""
-    noise: float = 0.0
-    """Add Gaussian noise of this std, in half-ranges of the action."""
+    noise: MaybeFloat = None
+    """Add Gaussian noise of this std, in half-ranges of the action. Default: 0; for walker 0.5."""
+    walk_length: int = 200
+    """Steps per walk of walker in a point maze."""
     env_horizon: MaybeInt = None
     """Time limit, where the environment has none of its own."""
     overwrite: bool = False
@@ -105,6 +120,7 @@ class Collect(Command):
             "physics": self.physics,
             "deterministic": self.deterministic,
             "noise": self.noise,
+            "walk_length": self.walk_length,
             "env_horizon": self.env_horizon,
             "seed": self.seed,
         }
@@ -135,6 +151,21 @@ def _named(data: Dataset, env: str | None, physics: Physics | None) -> Dataset:
     return dataclasses.replace(data, info={**data.info, **said}) if said else data
 
 
+def _with_task(data: Dataset) -> Dataset:
+    """Return the data with the rewards and ends of the maze they name."""
+    from trajstitch.evaluation.mazes import IDS, OWN, make_maze, set_task
+
+    env_id = str(data.info.get("env_id", ""))
+    if env_id not in IDS:
+        named = f"{env_id} is none" if env_id else "the data name no environment"
+        raise InputError(f"--set-task needs a maze, but {named}; give --env, such as --env {OWN}")
+    env = make_maze(env_id, 1)
+    try:
+        return set_task(data, env)
+    finally:
+        env.close()
+
+
 def _share(text: str) -> tuple[str, float]:
     name, _, share = text.rpartition(":")
     try:
@@ -146,7 +177,7 @@ def _share(text: str) -> tuple[str, float]:
 
 def _policy_file(name: str) -> str:
     """Return the name, with .npz added if it has no ending and no such file exists."""
-    return name if name == "random" or Path(name).suffix or Path(name).exists() else f"{name}.npz"
+    return name if name in ("random", "walker") or Path(name).suffix or Path(name).exists() else f"{name}.npz"
 
 
 COMMANDS: dict[str, type[Command]] = {"inspect": Inspect, "convert": Convert, "collect": Collect}

@@ -11,9 +11,10 @@ import numpy as np
 
 from trajstitch.data import Bool, Dataset, Float, Trajectory, concatenate, from_trajectories
 from trajstitch.errors import InputError
-from trajstitch.evaluation import envs
+from trajstitch.evaluation import envs, mazes
 from trajstitch.evaluation.env import Env
 from trajstitch.evaluation.rollout import Act, actor, play
+from trajstitch.evaluation.walker import NOISE, WALK_LENGTH, WALKER, walk
 from trajstitch.policies.planner import ActionPlanner
 from trajstitch.policies.policy import Policy
 from trajstitch.policies.policy_files import load_policy
@@ -29,7 +30,8 @@ def collect(
     *,
     physics: str = "gymnasium",
     deterministic: bool = False,
-    noise: float = 0.0,
+    noise: float | None = None,
+    walk_length: int = WALK_LENGTH,
     seed: int = 0,
     env_horizon: int | None = None,
     together: int = 64,
@@ -41,12 +43,15 @@ def collect(
     kept as short ones.
 
     Arguments:
-        policy: a policy or planner, its file, a run directory of train, or "random" for uniform actions.
+        policy: a policy or planner, its file, a run directory of train, "random" for uniform actions, or "walker"
+            for short walks in a maze (see `walk`).
         env_id: the Gymnasium id, such as Hopper-v5.
         steps: at least this many steps.
         physics: gymnasium, or d4rl for the masses of the simulator that recorded D4RL's data.
         deterministic: take the most likely action instead of drawing one.
-        noise: std of Gaussian noise added to actions, in half-ranges of the action.
+        noise: std of Gaussian noise added to actions, in half-ranges of the action; unless given, 0 or, for
+            the walker, 0.5.
+        walk_length: steps per walk of the walker in a point maze.
         seed: the random seed.
         env_horizon: the time limit, where the environment has none of its own.
         together: environments stepped at once. More use more cores, but throw more steps away at the end; a
@@ -56,6 +61,10 @@ def collect(
     for name, number in (("steps", steps), ("together", together)):
         if number < 1:
             raise InputError(f"{name} must be at least 1, not {number}")
+    if str(policy) == WALKER:
+        _check_maze(env_id)
+        options: dict[str, Any] = {"walk_length": walk_length, "seed": seed, "env_horizon": env_horizon}
+        return walk(env_id, steps, noise=NOISE if noise is None else noise, tell=tell, **options)
     if isinstance(policy, str | Path) and Path(policy).is_dir():
         policy = Path(policy) / "policy.npz"  # the policy of a run
     one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
@@ -66,7 +75,7 @@ def collect(
         if isinstance(one, str | Path):
             act = _uniform(env, act_seed)
         else:
-            act = actor(one, env, None if deterministic else act_seed, noise)
+            act = actor(one, env, None if deterministic else act_seed, noise or 0.0)
         episodes = _first_episodes(play(env, act, itertools.count(start)), steps, tell)
     finally:
         env.close()
@@ -105,6 +114,11 @@ def collect_mixture(
         data.terminal,
         {**data.info, "policy": mixture, "seed": seed},
     )
+
+
+def _check_maze(env_id: str) -> None:
+    if env_id not in mazes.IDS:
+        raise InputError(f"{env_id}: the walker needs a maze, such as {mazes.OWN}; choose one, or another policy")
 
 
 def _first_episodes(played: Any, steps: int, tell: Tell) -> list[Trajectory]:

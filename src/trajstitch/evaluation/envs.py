@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from trajstitch.checks import check_same_sizes
 from trajstitch.data import Dataset, Info
 from trajstitch.errors import InputError
+from trajstitch.evaluation import mazes
 from trajstitch.evaluation.d4rl_physics import quiet, restore_d4rl
 from trajstitch.evaluation.env import Env, Float, Step, checked_action
 from trajstitch.evaluation.mujoco_batch import NativeEnv, is_native
@@ -36,11 +37,11 @@ def make(
     threads: int | None = None,
     **kwargs: Any,
 ) -> Env:
-    """Create `count` environments of any Gymnasium id with Box spaces; `kwargs` go to `gymnasium.make`.
+    """Create `count` environments of any Gymnasium id with Box spaces, or mazes; `kwargs` go to `gymnasium.make`.
 
-    Hopper, HalfCheetah and Walker2d (-v4, -v5) run in one native call on `threads` threads (default: one per
-    usable processor), all others in a loop. physics="d4rl" uses the -v4 model, whatever version the id names,
-    with the masses of the MuJoCo that recorded D4RL.
+    Hopper, HalfCheetah and Walker2d (-v4, -v5) and the mazes of `mazes.IDS` run in one native call on `threads`
+    threads (default: one per usable processor), all others in a loop. physics="d4rl" uses the -v4 model, whatever
+    version the id names, with the masses of the MuJoCo that recorded D4RL.
     """
     if count < 1:
         raise InputError(f"{env_id}: count is {count}, but there must be at least one environment.")
@@ -54,6 +55,10 @@ def make(
             known = ", ".join(f"{name}-v5" for name in _D4RL)
             raise InputError(f"{env_id}: D4RL's physics is known for {known}; use physics='gymnasium'.")
         env_id, kwargs = f"{family}-v4", _D4RL[family] | kwargs
+    if env_id in mazes.IDS:
+        if kwargs:
+            raise InputError(f"{env_id}: mazes take no arguments, but {', '.join(kwargs)} was given.")
+        return mazes.make_maze(env_id, count, horizon=horizon, threads=threads)
     first = make_one(env_id, physics, horizon, kwargs)
     if is_native(first):
         return NativeEnv(first, count, threads)
@@ -169,10 +174,11 @@ def env_options(env_id: str, info: Info | None, env_horizon: int | None = None) 
 def env_named_in(info: Info) -> str | None:
     """Return the environment id in a file's `info`, or None.
 
-    Gymnasium imports the module of an id such as module:Name, so an id from a file must be registered already.
+    Gymnasium imports the module of an id such as module:Name, so an id from a file must be registered already,
+    or be one of the mazes.
     """
     env_id = str(info.get("env_id") or "")
-    if env_id and env_id not in gymnasium.registry:
+    if env_id and env_id not in mazes.IDS and env_id not in gymnasium.registry:
         raise InputError(
             f"the file names the environment {env_id!r}, which is not registered here; if you trust it, name it "
             "with --env (MODULE:ID imports the module first)"

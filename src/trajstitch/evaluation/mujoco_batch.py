@@ -1,4 +1,4 @@
-"""MuJoCo batch: Hopper, HalfCheetah and Walker2d stepped many at a time in one native call."""
+"""MuJoCo batch: simulations of one model advanced in one native call; Hopper, HalfCheetah and Walker2d by it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,63 @@ _NATIVE = {
     )
     for version in ("v4", "v5")
 }
+
+
+class ModelBatch:
+    """Many simulations of one MuJoCo model, advanced in one call of MuJoCo's rollout.
+
+    The result is a function of position, velocity and control alone: the solver starts cold each time, so it
+    depends neither on history nor on the number of threads.
+    """
+
+    def __init__(self, model: mujoco.MjModel, count: int, skip: int, threads: int | None = None) -> None:
+        self._model, self._skip = model, skip
+        threads = min(count, threads or _processors())
+        self._rollout = mujoco.rollout.Rollout(nthread=threads if threads > 1 else 0)
+        self._data = [mujoco.MjData(model) for _ in range(threads)]
+        self._models = [model] * count
+        # rollout's arrays; a state there is time, positions, velocities, and every call starts at time 0.
+        self._start = np.zeros((count, 1 + model.nq + model.nv))
+        self._control = np.zeros((count, skip, model.nu))
+        self._path = np.zeros((count, skip, 1 + model.nq + model.nv))
+
+    def advance(self, before: Float, control: NDArray[Any]) -> Float:
+        """Return the states [B, nq + nv] after `skip` MuJoCo steps from `before` with control[B, nu]."""
+        n = len(before)
+        start, path = self._start[:n], self._path[:n]
+        start[:, 1:] = before
+        self._control[:n] = control[:, None]
+        with quiet:
+            self._rollout.rollout(
+                self._models[:n],
+                self._data,
+                start,
+                self._control[:n],
+                nstep=self._skip,
+                state=path,
+                skip_checks=True,
+            )
+        after = path[:, -1, 1:].copy()
+        # rollout stops at a MuJoCo warning (nan or huge numbers), and MuJoCo then resets its clock. Gymnasium
+        # continues, so those rows are stepped as it does.
+        timestep = self._model.opt.timestep
+        for i in np.flatnonzero(np.abs(path[:, -1, 0] - self._skip * timestep) > timestep / 2):
+            after[i] = self._advance_alone(before[i], control[i])
+        return after
+
+    def _advance_alone(self, before: Float, control: NDArray[Any]) -> Float:
+        data, positions = self._data[0], self._model.nq
+        with quiet:
+            mujoco.mj_resetData(self._model, data)
+            data.qpos[:], data.qvel[:] = before[:positions], before[positions:]
+            mujoco.mj_forward(self._model, data)
+            data.ctrl[:] = control
+            mujoco.mj_step(self._model, data, nstep=self._skip)
+        return np.concatenate([data.qpos, data.qvel])
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._rollout.close()
 
 
 def is_native(env: gymnasium.Env) -> bool:
@@ -108,9 +165,7 @@ def read_rules(env: Any) -> Rules:
 class NativeEnv:
     """Hopper, HalfCheetah or Walker2d: all environments advance in one call of MuJoCo's rollout.
 
-    One Gymnasium environment, the template, gives the model, the rules and the first states of episodes, and it
-    takes the steps in which a simulation diverges. A step is a function of position, velocity and action alone:
-    the solver starts cold each time, so results depend neither on history nor on the number of threads.
+    One Gymnasium environment, the template, gives the model, the rules and the first states of episodes.
     """
 
     def __init__(self, env: gymnasium.Env, count: int, threads: int | None = None) -> None:
@@ -123,19 +178,11 @@ class NativeEnv:
         self.action_high = env.action_space.high.astype(np.float64)
         self.horizon = env.spec.max_episode_steps
         self._template: Any = env.unwrapped
-        model, skip = self._template.model, self._template.frame_skip
-        self._positions, self._skip = model.nq, skip
+        model = self._template.model
+        self._positions = model.nq
         self._state = np.zeros((count, model.nq + model.nv))
         self._clock = np.zeros(count, dtype=np.int64)
-
-        threads = min(count, threads or _processors())
-        self._rollout = mujoco.rollout.Rollout(nthread=threads if threads > 1 else 0)
-        self._data = [mujoco.MjData(model) for _ in range(threads)]
-        self._models = [model] * count
-        # rollout's arrays; a state there is time, positions, velocities, and every step starts at time 0.
-        self._start = np.zeros((count, 1 + model.nq + model.nv))
-        self._control = np.zeros((count, skip, model.nu))
-        self._path = np.zeros((count, skip, 1 + model.nq + model.nv))
+        self._batch = ModelBatch(model, count, self._template.frame_skip, threads)
         self._rules = self._read_and_try_rules()
 
     def reset(self, index: ArrayLike, seed: Sequence[int] | NDArray[Any]) -> Float:
@@ -154,7 +201,7 @@ class NativeEnv:
         reward, terminal, timeout = np.zeros(self.count), *np.zeros((2, self.count), dtype=bool)
         if len(index):
             before, action = self._state[index], action[index]
-            after = self._advance(before, action)
+            after = self._batch.advance(before, action)
             reward[index], terminal[index] = self._rules.outcome(before, action, after)
             self._state[index] = after
             self._clock[index] += 1
@@ -189,33 +236,8 @@ class NativeEnv:
 
     def close(self) -> None:
         """See `Env.close`."""
-        self._rollout.close()
+        self._batch.close()
         self._template.close()
-
-    def _advance(self, before: Float, action: NDArray[Any]) -> Float:
-        n = len(before)
-        start, control, path = self._start[:n], self._control[:n], self._path[:n]
-        start[:, 1:] = before
-        control[:] = action[:, None]
-        with quiet:
-            self._rollout.rollout(
-                self._models[:n], self._data, start, control, nstep=self._skip, state=path, skip_checks=True
-            )
-        after = path[:, -1, 1:].copy()
-        # rollout stops at a MuJoCo warning (nan or huge numbers), and MuJoCo then resets its clock. Gymnasium
-        # continues, so it steps those rows.
-        late = np.abs(path[:, -1, 0] - self._template.dt) > self._template.model.opt.timestep / 2
-        for i in np.flatnonzero(late):
-            after[i] = self._advance_alone(before[i], action[i])
-        return after
-
-    def _advance_alone(self, before: Float, action: NDArray[Any]) -> Float:
-        template = self._template
-        with quiet:
-            mujoco.mj_resetData(template.model, template.data)
-            template.set_state(before[: self._positions], before[self._positions :])
-            template.do_simulation(action, template.frame_skip)
-        return np.asarray(template.state_vector())
 
     def _read_and_try_rules(self) -> Rules:
         """Read the template's rules and compare them with its own steps, so that changes in Gymnasium show."""
@@ -232,7 +254,7 @@ class NativeEnv:
                 template.set_state(state[: self._positions], state[self._positions :])
                 with quiet:
                     obs, reward, terminal, _, _ = template.step(action)
-                after = self._advance(state[None], action[None])
+                after = self._batch.advance(state[None], action[None])
                 ours = (rules.observe(after)[0], *rules.outcome(state[None], action[None], after))
                 np.testing.assert_allclose(ours[0], obs, rtol=1e-5, atol=1e-5)
                 np.testing.assert_allclose(ours[1][0], reward, rtol=1e-5, atol=1e-5)

@@ -7,12 +7,15 @@ from typing import Any
 
 from trajstitch.data import Info
 
-# Returns of a random and of an expert policy, by D4RL's definition of the normalised score.
+# Returns of a random and of an expert policy, by D4RL's definition of the normalised score; ids without version.
 REFERENCE: Mapping[str, tuple[float, float]] = {
     "Hopper": (-20.272305, 3234.3),
     "HalfCheetah": (-280.178953, 12135.0),
     "Walker2d": (1.629008, 4592.3),
     "Ant": (-325.6, 3879.7),
+    "maze2d-umaze": (23.85, 161.86),
+    "maze2d-medium": (13.13, 277.39),
+    "maze2d-large": (6.7, 273.99),
 }
 
 
@@ -20,7 +23,7 @@ def reference_scores(env_id: str, info: Info | None = None) -> tuple[float, floa
     """Return the (random, expert) returns: from `info` if it has them, else D4RL's, else None."""
     if info and "ref_min_score" in info and "ref_max_score" in info:
         return float(info["ref_min_score"]), float(info["ref_max_score"])
-    return REFERENCE.get(env_id.partition("-")[0])
+    return REFERENCE.get(env_id.partition("-v")[0])
 
 
 def normalise(returns: Any, reference: tuple[float, float]) -> Any:

@@ -1,4 +1,4 @@
-"""Scores: returns of policies in the simulator, raw and normalised, with their spread."""
+"""Scores: returns of policies in the simulator, raw and normalised, and success in mazes, with their spread."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trajstitch.data import Info
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
 from trajstitch.evaluation.envs import env_options
+from trajstitch.evaluation.mazes import MazeEnv
 from trajstitch.evaluation.normalise import normalise, reference_scores
 from trajstitch.evaluation.rollout import actor, play
 from trajstitch.evaluation.stats import interval, spread
@@ -31,6 +32,7 @@ class Scores:
     returns: NDArray[np.float64]  # [P, E], raw
     length: NDArray[np.int64]  # [P, E]
     reference: tuple[float, float] | None
+    reached: NDArray[np.int64] | None = None  # [P, E], steps to the goal; -1: not reached; None: there is no goal
 
     @property
     def raw(self) -> float:
@@ -41,6 +43,13 @@ class Scores:
     def normalised(self) -> float:
         """Mean normalised score: 0 random, 100 expert; nan where the environment has no reference."""
         return float(self.normalise(self.returns).mean())
+
+    @property
+    def steps_to_goal(self) -> float | None:
+        """Mean number of steps to the goal, over the episodes that reach it; None if none does."""
+        if self.reached is None or not (self.reached >= 0).any():
+            return None
+        return float(self.reached[self.reached >= 0].mean())
 
     def normalise(self, returns: NDArray[Any]) -> NDArray[np.float64]:
         """Normalise returns by this environment's reference; nan where there is none."""
@@ -58,6 +67,8 @@ class Scores:
             "raw": _describe(self.returns),
             "normalised": _describe(self.normalise(self.returns)) if self.reference else None,
             "length": float(self.length.mean()),
+            "success": None if self.reached is None else _describe(100.0 * (self.reached >= 0)),
+            "steps_to_goal": self.steps_to_goal,
         }
 
 
@@ -94,18 +105,28 @@ def evaluate(
     many = stacked(load_policy(policy) if isinstance(policy, str | Path) else policy)
     count = many.range.low.shape[0] * episodes
     env = envs.make(env_id, count, physics=physics, **env_options(env_id, info, env_horizon))
-    returns, length = np.zeros(count), np.zeros(count, np.int64)
+    returns, length, reached = np.zeros(count), np.zeros(count, np.int64), np.full(count, -1)
+    goal_reward = env.goal_reward if isinstance(env, MazeEnv) else None
     try:
         starts = [seed + e for _ in range(count // episodes) for e in range(episodes)]
         played = play(env, actor(many, env, seed if stochastic else None), starts)
         for done, (number, episode) in enumerate(played, 1):
             returns[number] = episode.reward.sum(dtype=np.float64)
             length[number] = len(episode)
+            if goal_reward in episode.reward:
+                reached[number] = 1 + np.argmax(episode.reward == goal_reward)
             tell(done, count, "episodes")
     finally:
         env.close()
     shape = (count // episodes, episodes)
-    return Scores(env_id, physics, returns.reshape(shape), length.reshape(shape), reference_scores(env_id, info))
+    return Scores(
+        env_id,
+        physics,
+        returns.reshape(shape),
+        length.reshape(shape),
+        reference_scores(env_id, info),
+        None if goal_reward is None else reached.reshape(shape),
+    )
 
 
 def _describe(scores: NDArray[Any]) -> dict[str, Any]:

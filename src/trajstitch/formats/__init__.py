@@ -1,7 +1,7 @@
 """Formats: load and save data sets as D4RL HDF5, npz, Minari or our own memory-mapped folder, chosen by name.
 
 hopper.hdf5  hopper.h5       D4RL's layout
-hopper.npz                   D4RL's keys or ours, without pickle
+hopper.npz                   D4RL's keys, OGBench's or ours, without pickle
 hopper.traj                  ours: a folder of .npy files, memory-mapped
 d4rl:hopper-medium-v2        downloaded once, then read from the cache
 minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder

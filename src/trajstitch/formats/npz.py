@@ -1,4 +1,4 @@
-"""npz: our arrays under our own names, or a table under D4RL's keys; without pickle."""
+"""npz: our arrays under our own names, or a table under D4RL's or OGBench's keys; without pickle."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from trajstitch.data import ARRAYS, Dataset, Seams
 from trajstitch.errors import InputError
 from trajstitch.formats.d4rl import OPTIONAL, REQUIRED, from_table
+from trajstitch.formats.ogbench import from_ogbench, is_ogbench
 from trajstitch.storage.archive import INFO, read_arrays, write_arrays
 
 _SEAMS = "seams_"
 
 
 def read(path: Path, episode_horizon: int | None = None) -> Dataset:
-    """Read either layout; the keys show which one it is."""
+    """Read any of these layouts; the keys show which one it is."""
     table = read_arrays(path)
     info = json.loads(str(table.pop(INFO, "{}")))
     if "obs" in table:
@@ -26,6 +27,10 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
         return Dataset(
             **{name: table[name] for name in ARRAYS}, info=info, seams=Seams(**seams) if seams else None
         )
+    if is_ogbench(table):
+        if episode_horizon is not None:
+            raise InputError("this file records where its episodes end; leave --episode-horizon out")
+        return from_ogbench(table, info)
     return from_table({name: table[name] for name in REQUIRED + OPTIONAL if name in table}, info, episode_horizon)
 
 

@@ -4,9 +4,11 @@ config.json            the settings, the data's fingerprint, versions
 stages/NAME.npz        the result of each stage; made again only when something it depends on has changed
 metrics.jsonl          losses of every model at every check
 improved.*             the improved data, in the format of the input, with their seams
+plan.*                 of the planner optimal: the best step from every state, to be cloned
 seams.npz              the seams table alone
 result.json            what was done: iterations, model errors, sizes of the graph
 report.html            all of it as a page to read
+audit.json             what `trajstitch audit` found; the page shows it too
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from trajstitch.formats import ENDINGS, save
 from trajstitch.formats.npz import save_seams
 from trajstitch.jobs.run_dir import Run
 from trajstitch.progress import Tell, silent
-from trajstitch.stitching.improve import Improve, Models, Result, check_data, just_make
+from trajstitch.stitching.current import just_make
+from trajstitch.stitching.improve import Improve, Models, Result, check_data
 from trajstitch.stitching.improve import improve as stitch
 from trajstitch.storage.atomic import write_json, write_text
 from trajstitch.storage.serialise import read_note, restore, store
@@ -124,6 +127,8 @@ class Stages:
 
 def _write(run: Run, result: Result, ending: str) -> None:
     save(result.dataset, run.path / f"improved{ending}", overwrite=True)
+    if result.plan is not None:
+        save(result.plan, run.path / f"plan{ending}", overwrite=True)
     save_seams(result.seams, run.path / "seams.npz")
     lines = [
         {"model": name, "step": step, "train": train, "held_out": held_out}
@@ -138,7 +143,7 @@ def _write(run: Run, result: Result, ending: str) -> None:
 
 
 def write_report(run: Run, data: Dataset, result: Result, scores: Mapping[str, Scores] | None = None) -> Path:
-    """Write report.html of a run and return its path.
+    """Write report.html of a run, with its audit if it has one, and return its path.
 
     Arguments:
         run: the run directory.
@@ -146,8 +151,10 @@ def write_report(run: Run, data: Dataset, result: Result, scores: Mapping[str, S
         result: what `improve` returned.
         scores: scores of policies by name, to be shown too.
     """
+    from trajstitch.jobs.audit import stored_audit
     from trajstitch.report import render
 
     target = run.path / "report.html"
-    write_text(target, render(data, result.dataset, result, run.settings(), scores))
+    audit = stored_audit(run, result.dataset)
+    write_text(target, render(data, result.dataset, result, run.settings(), scores, audit))
     return target

@@ -40,11 +40,12 @@ _WRITTEN = (
     "prepared.npz",
     "policy.npz",
     "policy-best.npz",
-    *(f"stages/{name}.npz" for name in ("dynamics", "inverse", "reward", "graph", "value-[0-9]*")),
-    *(f"improved{ending}" for ending in ENDINGS),
+    *(f"stages/{name}.npz" for name in ("dynamics", "inverse", "reward", "world", "graph", "value-[0-9]*")),
+    *(f"{name}{ending}" for name in ("improved", "plan") for ending in ENDINGS),
     "seams.npz",
     "result.json",
     "report.html",
+    "audit.json",
     ".*.part",  # what a killed run was writing
     "*/.*.part",
 )
@@ -55,6 +56,9 @@ _RENAMED = {
     "refresh": "rollout_interval",
     "real": "dataset_share",
 }
+# Settings that older runs did not have, with the value that means what they did; of any other that is missing,
+# such as those of a planner they did not have, every value means that.
+_ADDED = {"schedule": "constant", "value_cut_ends": False}
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Run:
         if run.path.exists() and not run.path.is_dir():
             raise InputError(f"{path} is a file, not a run directory; choose another name")
         if run._is_ours():
-            if run.settings() == json.loads(json.dumps(config)):
+            if _completed(run.settings(), asked := json.loads(json.dumps(config))) == asked:
                 return run
             if run.job != _job(config):
                 raise InputError(f"{path} holds a run of {run.job}, not of {_job(config)}; choose another name")
@@ -184,6 +188,12 @@ class Run:
 def _job(settings: dict[str, Any]) -> str:
     """Return the command that has these settings: those of train have a method, those of improve have none."""
     return "train" if settings.get("method") is not None else "improve"
+
+
+def _completed(settings: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, with those that did not exist when it was made."""
+    missing = {name: _ADDED.get(name, value) for name, value in asked["config"].items()}
+    return {**settings, "config": {**missing, **settings["config"]}}
 
 
 def _renamed(settings: dict[str, Any]) -> dict[str, Any]:

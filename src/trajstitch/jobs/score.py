@@ -63,6 +63,7 @@ class RunScores:
     returns: NDArray[np.float64]  # [C, P, E]
     length: NDArray[np.int64]  # [C, P, E]
     reference: tuple[float, float] | None
+    reached: NDArray[np.int64] | None = None  # [C, P, E], as in Scores
 
     @property
     def last(self) -> Scores:
@@ -86,7 +87,8 @@ class RunScores:
     def _scores(self, which: NDArray[Any]) -> Scores:
         seeds = np.arange(self.returns.shape[1])
         returns, length = self.returns[which, seeds], self.length[which, seeds]
-        return Scores(self.scoring.env_id, self.scoring.physics, returns, length, self.reference)
+        reached = None if self.reached is None else self.reached[which, seeds]
+        return Scores(self.scoring.env_id, self.scoring.physics, returns, length, self.reference, reached)
 
     def summary(self) -> dict[str, Any]:
         """Return last and best scores as plain numbers."""
@@ -114,14 +116,18 @@ def score_run(run: Run, scoring: ScoreConfig, tell: Tell = silent) -> RunScores:
                 env_horizon=scoring.env_horizon,
             )
             known[str(step)] = {"returns": scores.returns.tolist(), "length": scores.length.tolist()}
+            if scores.reached is not None:
+                known[str(step)]["reached"] = scores.reached.tolist()
             write_json(
                 file, {"scoring": dataclasses.asdict(scoring), "reference": reference, "checkpoints": known}
             )
         tell(done + 1, len(steps), "checkpoints scored")
+    has_goal = all("reached" in known[str(step)] for step in steps)
     return RunScores(
         scoring,
         steps,
         np.array([known[str(step)]["returns"] for step in steps]),
         np.array([known[str(step)]["length"] for step in steps]),
         reference,
+        np.array([known[str(step)]["reached"] for step in steps]) if has_goal else None,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from trajstitch.checks import check_choice, check_sizes
@@ -30,10 +31,12 @@ class BC(Method):
     depth: int = 2  # Hidden layers.
     scale: bool = True  # Scale observations to mean 0 and std 1; --no-scale leaves them as they are.
     percent: float = 100.0  # Clone only this percentage of trajectories, those of the highest return.
+    schedule: Literal["constant", "cosine"] = "constant"  # With cosine the learning rate falls to 0.
     fit: Fit = Fit(steps=100_000, batch=256, rate=1e-3)  # Training schedule.
 
     def __post_init__(self) -> None:
         check_choice(self, "head", "tanh", "gaussian")
+        check_choice(self, "schedule", "constant", "cosine")
         check_sizes(self, "width", "depth")
         if not 0 < self.percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")
@@ -46,6 +49,12 @@ class BC(Method):
         """Return the transitions of the chosen trajectories, from which batches are sampled."""
         chosen = self.choose(data)
         return {"obs": chosen.obs[chosen.row], "action": chosen.action}
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Return Adam with the chosen schedule."""
+        if self.schedule == "constant":
+            return super().optimiser()
+        return optax.adam(optax.cosine_decay_schedule(self.fit.rate, self.fit.steps))
 
     def init(self, table: Table, key: Array) -> Policy:
         """Initialise a policy whose action range is that of the data."""

@@ -1,4 +1,5 @@
-"""World model: an ensemble of Gaussians for p(s', r | s, a), in which policies are rolled out (mopo, morel)."""
+"""World model: an ensemble of Gaussians for p(s', r | s, a), for rollouts of policies (mopo,
+morel) and for asking which states an action can reach (stitching/reach.py)."""
 
 from __future__ import annotations
 
@@ -53,6 +54,27 @@ class World(eqx.Module):
         ended = ~jnp.all((self.low < sampled[:-1]) & (sampled[:-1] < self.high))
         clipped = jnp.clip(sampled, self.least, self.most)
         return clipped[:-1], clipped[-1], ended
+
+
+class ActionDynamics(eqx.Module):
+    """The elites alone, to ask what an action does; every array of `member` has the leading axis E."""
+
+    member: GaussianStep
+
+    @eqx.filter_jit
+    def steps(self, obs: Array, action: Array) -> tuple[Array, Array]:
+        """Predict next states [E, B, S] and rewards [E, B] of actions [B, A] in states [B, S], in raw units."""
+        inputs = jnp.concatenate([obs, action], 1)
+        mean, _ = eqx.filter_vmap(lambda one: jax.vmap(one)(inputs))(self.member)
+        return obs + mean[..., :-1], mean[..., -1]
+
+
+def train_action_dynamics(
+    train: Dataset, held_out: Dataset, config: DynamicsConfig, seed: int, tell: Tell = silent
+) -> tuple[ActionDynamics, History]:
+    """Train all ensemble members in parallel and keep the elites."""
+    member, history = train_elites(_steps(train), _steps(held_out), config, seed, tell)
+    return ActionDynamics(member), history
 
 
 def largest_std(prediction: Prediction) -> Array:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from trajstitch.data import Dataset
+from trajstitch.report.audit import show_audit
 from trajstitch.report.comparison import measure
 from trajstitch.report.models import show_models, show_policies, show_settings
 from trajstitch.report.plots import plot_style
@@ -18,6 +19,8 @@ from trajstitch.stitching.improve import Result
 if TYPE_CHECKING:
     from trajstitch.evaluation.scores import Scores  # which loads the simulator
 
+_AUDIT = ("<!-- audit -->\n", "<!-- end of audit -->\n")  # around the section that an audit adds to a page
+
 
 def render(
     original: Dataset,
@@ -25,6 +28,7 @@ def render(
     result: Result,
     settings: Mapping[str, Any],
     scores: Mapping[str, Scores] | None = None,
+    audit: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page as self-contained HTML; the same input gives the same bytes.
 
@@ -35,6 +39,7 @@ def render(
         settings: those of `Improve`, or a mapping that has them under "config".
         scores: scores of last checkpoints by the policies' names; names with "original" in them are drawn in the
             colour of old data, names with "improved" in that of new data.
+        audit: the content of audit.json; `with_audit` adds it later too.
     """
     facts = measure(original, improved, settings)
     with plot_style():
@@ -43,6 +48,7 @@ def render(
             show_iterations(original, result.history),
             show_seams(facts, result.graph),
             show_places(original, improved, facts),
+            *_AUDIT,
             show_models(result),
             show_policies(scores or {}),
             show_settings(settings),
@@ -50,7 +56,18 @@ def render(
     body = show_header(original, facts, result) + show_checks(facts, result) + "".join(sections)
     name = escape(str(improved.info.get("env_id", "Improved data")))
     before, after = _PAGE.split("{body}")
-    return before.replace("{title}", f"{name}: trajectory stitching report") + body + after
+    page = before.replace("{title}", f"{name}: trajectory stitching report") + body + after
+    return with_audit(page, audit) if audit else page
+
+
+def with_audit(page: str, audit: Mapping[str, Any]) -> str:
+    """Return a page with the section on this audit, in place of an older one."""
+    begin, end = _AUDIT
+    if begin not in page:  # a page of an older version
+        page = page.replace("</main></body>", f"{begin}{end}</main></body>")
+    before, _, rest = page.partition(begin)
+    with plot_style():
+        return before + begin + show_audit(audit) + end + rest.partition(end)[2]
 
 
 _PAGE = """<!doctype html>

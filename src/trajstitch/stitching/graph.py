@@ -73,13 +73,35 @@ class Graph:
     margin: Float  # [X] min_i log p_i(landing|source) - logmeanexp_i log p_i(target|source), above 0
     spread: Float  # [X] disagreement of the members' means at the source, in units of their std
     candidates: int  # edges that were scored
-    epsilon: float  # radius of a neighbourhood
+    epsilon: float  # radius of a neighbourhood; of reachable edges, the landing error that is tolerated
+    reward: Float | None = None  # [X] of reachable edges: what the model expects of the step
 
 
 def build(data: Dataset, dynamics: DynamicsModel, config: GraphConfig, tell: Tell = silent) -> Graph:
     """Build the graph of the data's own transitions."""
     search = EdgeFinder(data, config)
     return search.extend(search.empty(), data.row, data.row + 1, dynamics, tell)
+
+
+def grown(graph: Graph, source: Int, target: Int, count: Int, found: list[Any], scored: int) -> Graph:
+    """Return the graph with pairs of `count` [B] edges each appended.
+
+    `found` has the columns of the new edges in blocks: landing, margin, spread and, of reachable ones, reward.
+    """
+    if not len(source):
+        return graph
+    names = ("landing", "margin", "spread", "reward")[: len(found[0])]
+    columns = dict(zip(names, zip(*found, strict=True), strict=True))
+    found.clear()  # what is joined may be most of the memory
+    joined: dict[str, Any] = {name: np.concatenate([getattr(graph, name), *columns.pop(name)]) for name in names}
+    return replace(
+        graph,
+        source=np.concatenate([graph.source, source]),
+        target=np.concatenate([graph.target, target]),
+        begin=np.concatenate([graph.begin, graph.begin[-1] + np.cumsum(count)]),
+        candidates=graph.candidates + scored,
+        **joined,
+    )
 
 
 class EdgeFinder:
@@ -98,7 +120,7 @@ class EdgeFinder:
         self.spread = np.ones(data.obs_dim)
         if config.metric == "scaled":
             self.spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6)
-        self.epsilon = config.epsilon or _typical_step(data, self.spread) * (0.5 if large else 1)
+        self.epsilon = config.epsilon or typical_step(data, self.spread) * (0.5 if large else 1)
         if not self.epsilon > 0:
             raise InputError(
                 "half of all steps do not change the state, so epsilon cannot be chosen; give --graph.epsilon"
@@ -136,20 +158,9 @@ class EdgeFinder:
             scored += int((block.shown >= 0).sum())
             edges += len(pair)
             tell(min(a + _BLOCK, len(source)), len(source), f"{edges:,} edges")
-        if not found:
-            return graph
-        pair, landing, margin, spread = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        pair = np.concatenate([np.zeros(0, np.int64), *(columns[0] for columns in found)])
         count = np.bincount(pair, minlength=len(source))
-        return replace(
-            graph,
-            source=np.concatenate([graph.source, source]),
-            target=np.concatenate([graph.target, target]),
-            begin=np.concatenate([graph.begin, graph.begin[-1] + np.cumsum(count)]),
-            landing=np.concatenate([graph.landing, landing]),
-            margin=np.concatenate([graph.margin, margin]),
-            spread=np.concatenate([graph.spread, spread]),
-            candidates=graph.candidates + scored,
-        )
+        return grown(graph, source, target, count, [columns[1:] for columns in found], scored)
 
     def _begin_blocks(
         self, obs: Array, source: Int, target: Int, dynamics: DynamicsModel
@@ -175,8 +186,8 @@ class EdgeFinder:
         return self._tree.within(row, self.epsilon) if self.near is None else self.near[row]
 
 
-def _typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:
-    """Compute the median distance from a state to the next."""
+def typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:
+    """Compute the median distance from a state to the next, each dimension divided by its `spread`."""
     return float(np.median(np.linalg.norm((data.obs[data.row + 1] - data.obs[data.row]) / spread, axis=1)))
 
 

@@ -39,6 +39,27 @@ class Proposal:
     terminal: Bool  # [M]
 
 
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """What a trajectory that was cut is still worth; else being shorter would look better with negative rewards.
+
+    With k steps left until the horizon, V(s) of discount γ at its last state and its own mean reward, the end is
+    worth the least of three estimates: V·(1 - γᵏ), V's average reward for every step left, V·(1 - γ)·k, and its
+    own for every step left. The first is cautious where rewards are positive, the others where they are negative.
+    """
+
+    value: NDArray[np.float64]  # [rows]
+    discount: float
+    horizon: int
+
+    def worth(self, last: Int, terminal: Bool, length: Int, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the worth of last rows [M] reached in `length` steps of this mean reward; 0 at real ends."""
+        left = np.maximum(self.horizon - length, 0)
+        value = self.value[last]
+        least = np.minimum(value * (1 - self.discount**left), value * (1 - self.discount) * left)
+        return np.where(terminal, 0.0, np.minimum(least, mean * left))
+
+
 def greedy(
     graph: Graph,
     value: NDArray[Any],
@@ -46,19 +67,21 @@ def greedy(
     paths: Paths,
     horizon: int,
     max_repeats: int | None = None,
+    ends: Ends | None = None,
 ) -> Proposal:
     """Propose trajectories by Algorithm 1: take the plausible edge of highest value, if above the old target's.
 
     value [rows] is of states, reward [Q] of pairs. From the state where an edge lands, a trajectory follows the
-    current data from the occurrence of that state with the highest remaining return, and ends where that one ends,
-    or at the horizon. An edge is not taken to a state that was visited more than `max_repeats` times before.
+    current data from the occurrence of that state with the highest remaining return, counting what cut ends are
+    worth by `ends`, and ends where that one ends, or at the horizon. An edge is not taken to a state that was
+    visited more than `max_repeats` times before.
     """
-    place = occurrences(graph, reward, paths)
+    place = occurrences(graph, reward, paths, ends)
     choice = choose_edges(graph, value, place, paths.pair)
     return _follow(graph, paths, choice, place, horizon, max_repeats)
 
 
-def occurrences(graph: Graph, reward: NDArray[Any], paths: Paths) -> Int:
+def occurrences(graph: Graph, reward: NDArray[Any], paths: Paths, ends: Ends | None = None) -> Int:
     """Find, for each state that edges lead to, its place in the current data [rows] of highest remaining return.
 
     A place below L is a step, L + m is the end of trajectory m, and -1 means that the state does not occur. Of
@@ -70,6 +93,12 @@ def occurrences(graph: Graph, reward: NDArray[Any], paths: Paths) -> Int:
     row = np.concatenate([graph.source[paths.pair], graph.target[paths.pair[paths.start[1:] - 1]]])
     where = np.flatnonzero(wanted[row])
     remaining = np.concatenate([_remaining(reward[paths.pair], paths.start), np.zeros(len(paths.terminal))])
+    if ends is not None:
+        last, length = row[len(paths.pair) :], np.diff(paths.start)
+        left = np.repeat(paths.start[1:], length) - np.arange(len(paths.pair))  # steps to the end
+        of = np.concatenate([np.repeat(np.arange(len(last)), length), np.arange(len(last))])
+        steps = np.concatenate([left, np.zeros(len(last), np.int64)])
+        remaining += ends.worth(last[of], paths.terminal[of], steps, (paths.sums(reward) / length)[of])
     order = where[np.lexsort((where, -remaining[where], row[where]))]
     best = order[_first_of_each(row[order])]
     place = np.full(rows, -1)
@@ -135,6 +164,3 @@ def _remaining(reward: NDArray[Any], start: Int) -> NDArray[np.float64]:
     total = np.cumsum(reward[::-1], dtype=np.float64)[::-1]
     after = np.append(total, 0.0)[start[1:]]
     return total - np.repeat(after, np.diff(start))
-
-
-PLANNERS = {"greedy": greedy}

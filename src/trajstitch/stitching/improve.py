@@ -1,27 +1,49 @@
-"""Improve a data set by trajectory stitching, from training models to recording seams (paper, Algorithm 1)."""
+"""Improve a data set by trajectory stitching, from training models to recording seams (paper, Algorithm 1).
+
+    planner    edges        models                       what happens
+    greedy     plausible    dynamics, inverse, reward    stitch and accept, in iterations with a new value each
+    optimal    reachable    world                        one plan: the best step from every state
+
+Either planner can use either kind of edges.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, Int, Seams, count_revisits, step_table
+from trajstitch.data import Dataset, Int, Seams, step_table
 from trajstitch.errors import InputError
 from trajstitch.models.dynamics import DynamicsConfig, train_dynamics
 from trajstitch.models.inverse import InverseConfig, train_inverse
 from trajstitch.models.reward import RewardConfig, train_reward
 from trajstitch.models.value import Value, ValueConfig, train_value
+from trajstitch.models.world_model import train_action_dynamics
 from trajstitch.progress import Tell, silent
+from trajstitch.stitching.current import (
+    Current,
+    Setup,
+    Stage,
+    accept,
+    ends_of,
+    just_make,
+    make_pairs,
+    original,
+    step_number,
+    to_dataset,
+)
+from trajstitch.stitching.edges import Edges, Plausible, Reachable
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig
-from trajstitch.stitching.greedy import PLANNERS, Paths, Proposal
+from trajstitch.stitching.greedy import Paths, Proposal, greedy
 from trajstitch.stitching.model_calls import (
     _BLOCK,
     InverseModel,
@@ -33,7 +55,16 @@ from trajstitch.stitching.model_calls import (
     padded,
     rewards_of,
 )
-from trajstitch.training.loop import History
+from trajstitch.stitching.optimal import OptimalConfig, Plan, Problem, Walks, cover, follow, recorded_values, solve
+from trajstitch.stitching.reach import ReachConfig, ReachFinder, WorldModel
+from trajstitch.training.loop import Fit, History
+
+PLANNERS = ("greedy", "optimal")
+EDGES = ("plausible", "reachable")
+
+
+# SiLU networks at a higher rate are far likelier on held-out steps (results/world_model_sizes.json).
+WORLD = DynamicsConfig(depth=4, activation="silu", fit=Fit(50_000, 256, 1e-3))
 
 
 @dataclass(frozen=True)
@@ -41,21 +72,32 @@ class Improve:
     """All settings of an improvement."""
 
     iterations: int = 5  # Iterations of stitching; each trains the value function again.
-    planner: Literal["greedy"] = "greedy"  # How edges are chosen; greedy is the paper's Algorithm 1.
+    # How edges are chosen: greedy, the paper's Algorithm 1, or optimal, the best step from every state.
+    planner: Literal["greedy", "optimal"] = "greedy"
+    # Which steps are possible: plausible (the paper's density test) or reachable (a known action leads there);
+    # unless given, greedy uses plausible ones and optimal reachable ones.
+    edges: Literal["plausible", "reachable"] | None = None
     accept: float = 0.1  # A new return must be above old + accept * |old|.
-    max_length: int | None = None  # Steps of the longest new trajectory; unless given the longest in the data.
+    value_cut_ends: bool = True  # A cut trajectory also counts what its end is worth; without it as in the paper.
+    # Steps of the longest new trajectory; unless given the time limit that the data name, else their longest one.
+    max_length: int | None = None
     max_changes: int | None = None  # Accept only trajectories with at most this many stitched steps.
     # Do not stitch to a state that the trajectory has visited more often than this; None: no limit.
     max_repeats: int | None = 0
-    graph: GraphConfig = GraphConfig()  # Which states are candidates for a step.
+    graph: GraphConfig = GraphConfig()  # Which states are candidates for a plausible step.
+    reach: ReachConfig = ReachConfig()  # Which states are reachable.
+    optimal: OptimalConfig = OptimalConfig()  # The planner optimal.
     dynamics: DynamicsConfig = DynamicsConfig()  # The ensemble that tests whether a step is plausible.
     inverse: InverseConfig = InverseConfig()  # The model that generates the actions of stitched steps.
     reward: RewardConfig = RewardConfig()  # The model that predicts the rewards of stitched steps.
     value: ValueConfig = ValueConfig()  # The value function that compares states.
+    world: DynamicsConfig = WORLD  # The ensemble that knows what an action does, for reachable steps.
 
     def __post_init__(self) -> None:
         if self.planner not in PLANNERS:
             raise InputError(f"there is no planner {self.planner!r}; known are {', '.join(PLANNERS)}")
+        if self.edges not in (None, *EDGES):
+            raise InputError(f"there are no edges {self.edges!r}; known are {', '.join(EDGES)}")
         if self.iterations < 1 or not self.accept >= 0:
             raise InputError("iterations must be at least 1 and accept not below 0")
         for name in ("max_length", "max_changes"):
@@ -63,6 +105,29 @@ class Improve:
                 raise InputError(f"{name} must be at least 1, not {number}")
         if self.max_repeats is not None and self.max_repeats < 0:
             raise InputError(f"max_repeats must not be below 0, not {self.max_repeats}")
+
+    @property
+    def edges_used(self) -> str:
+        """The kind of edges that the planner uses."""
+        return self.edges or ("reachable" if self.planner == "optimal" else "plausible")
+
+    @property
+    def discount(self) -> float:
+        """The discount of the values that are learned."""
+        return self.optimal.discount if self.planner == "optimal" else self.value.discount
+
+    def horizon(self, data: Dataset) -> int:
+        """Return the steps of the longest new trajectory."""
+        return self.max_length or time_limit(data) or int(data.length.max())
+
+
+def time_limit(data: Dataset) -> int | None:
+    """Return the time limit of episodes that the data name, or None."""
+    if "env_horizon" in data.info:
+        return int(data.info["env_horizon"])
+    spec = json.loads(str(data.info.get("env_spec") or "{}"))
+    limit = spec.get("max_episode_steps") if isinstance(spec, dict) else None
+    return int(limit) if limit else None
 
 
 @dataclass(frozen=True)
@@ -73,30 +138,7 @@ class Models:
     inverse: InverseModel | None = None
     reward: RewardModel | None = None
     value: ValueModel | None = None
-
-
-class TrainedModels(NamedTuple):
-    """The models that an iteration uses besides the value."""
-
-    dynamics: DynamicsModel
-    inverse: InverseModel
-    reward: RewardModel
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """The transitions of the graph's pairs; the original ones first, then the stitched ones."""
-
-    action: Float  # [Q, A]
-    reward: Float  # [Q]
-    margin: Float  # [Q] of the edge; 0 for original pairs, like the next two
-    spread: Float  # [Q] of the edge
-    gain: Float  # [Q] value of the new target minus that of the old one
-
-    def extended(self, more: Pairs) -> Pairs:
-        """Return these pairs followed by `more`."""
-        names = [item.name for item in dataclasses.fields(self)]
-        return Pairs(*(np.concatenate([getattr(self, name), getattr(more, name)]) for name in names))
+    world: WorldModel | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,42 +150,15 @@ class Result:
     training: dict[str, History] = field(default_factory=dict)  # losses of each trained model
     errors: dict[str, float] = field(default_factory=dict)  # held-out errors of the models
     graph: dict[str, float] = field(default_factory=dict)  # sizes of the graph
+    plan: Dataset | None = (
+        None  # of the planner optimal: the best step from every state, as pieces of trajectories
+    )
 
     @property
     def seams(self) -> Seams:
         """The origin of each step."""
         assert self.dataset.seams is not None
         return self.dataset.seams
-
-
-@dataclass(frozen=True, eq=False)
-class Current:
-    """The current data between two iterations."""
-
-    graph: Graph
-    pairs: Pairs
-    paths: Paths
-
-
-Stage = Callable[[str, Any, Callable[[], Any]], Any]  # (name, settings, make) -> result of make(), perhaps stored
-
-
-def just_make(name: str, key: Any, make: Callable[[], Any]) -> Any:
-    """Run a stage without storing its result."""
-    return make()
-
-
-@dataclass(frozen=True, eq=False)
-class Setup:
-    """Everything that stays the same in all iterations."""
-
-    data: Dataset
-    config: Improve
-    models: TrainedModels
-    finder: EdgeFinder
-    seed: int
-    stage: Stage
-    tell: Callable[[str], Tell]
 
 
 def improve(
@@ -169,15 +184,22 @@ def improve(
     """
     config, models = config or Improve(), models or Models()
     check_data(data)
-    trained, training, errors = _train_models(data, config, models, seed, stage, tell)
-    finder = finder or EdgeFinder(data, config.graph, tell("neighbours"))
-    setup = Setup(data, config, trained, finder, seed, stage, tell)
+    edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder)
+    setup = Setup(data, config, edges, seed, stage, tell)
+    planner = _improve_optimally if config.planner == "optimal" else _improve_greedily
+    return planner(setup, models, training, errors)
 
-    def build() -> Graph:
-        return finder.extend(finder.empty(), data.row, data.row + 1, trained.dynamics, tell("graph"))
 
-    current = original(data, stage("graph", config.graph, build))
-    sizes = _sizes(current.graph)
+def _improve_greedily(
+    setup: Setup, models: Models, training: dict[str, History], errors: dict[str, float]
+) -> Result:
+    """Stitch and accept, iteration by iteration."""
+    data, config, edges = setup.data, setup.config, setup.edges
+    settings = config.graph if config.edges_used == "plausible" else config.reach
+    graph = setup.stage(
+        "graph", settings, lambda: edges.extend(edges.empty(), data.row, data.row + 1, setup.tell("graph"))
+    )
+    current = original(data, graph)
     history: list[dict[str, Any]] = []
     value = models.value
     for k in range(config.iterations):
@@ -190,7 +212,45 @@ def improve(
         history.append({"iteration": k + 1, **entry, "seconds": time.monotonic() - begin})
         if not entry["accepted"]:
             break
-    return Result(_dataset(data, current), history, training, errors, sizes)
+    return Result(to_dataset(data, current), history, training, errors, _sizes(graph))
+
+
+def _improve_optimally(
+    setup: Setup, models: Models, training: dict[str, History], errors: dict[str, float]
+) -> Result:
+    """Plan once, follow the plan from every start, and accept what is better."""
+    data, config, edges = setup.data, setup.config, setup.edges
+    begin = time.monotonic()
+    source, target = data.row, data.row + 1
+    settings: Any = config.graph
+    if config.edges_used == "reachable":  # from a cut end no step was recorded, but one may be known
+        cut = data.last_row[~data.terminal]
+        source, target = np.concatenate([source, cut]), np.concatenate([target, np.full(len(cut), -1)])
+        settings = config.reach
+    graph = setup.stage(
+        "graph",
+        (settings, "cut ends"),
+        lambda: edges.extend(edges.empty(), source, target, setup.tell("graph")),
+    )
+    current = original(data, graph)
+    value_model: Any = models.value
+    if value_model is None:
+        value_model, training["value 1"] = _fit_value(setup, current, 0, None)
+    learned = state_values(data, value_model, data.last_row)
+    problem = _problem(setup, graph, learned)
+    plan = solve(
+        problem, config.optimal, edges.slopes if isinstance(edges, Reachable) else None, setup.tell("plan")
+    )
+    recorded = recorded_values(problem, config.optimal)
+    composed, entry, best = _compose(setup, current, plan, recorded)
+    history = [{"iteration": 1, **entry, "seconds": time.monotonic() - begin}]
+    sizes = _sizes(graph) | {
+        "rounds": plan.rounds,
+        "residual": plan.residual,
+        "recorded_value": float(recorded[data.row[data.start[:-1]]].mean()),
+        "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
+    }
+    return Result(to_dataset(data, composed), history, training, errors, sizes, best)
 
 
 def _sizes(graph: Graph) -> dict[str, float]:
@@ -220,9 +280,15 @@ def check_data(data: Dataset) -> None:
 
 
 def _train_models(
-    data: Dataset, config: Improve, own: Models, seed: int, stage: Stage, tell: Callable[[str], Tell]
-) -> tuple[TrainedModels, dict[str, History], dict[str, float]]:
-    """Return all models but the value, trained or the caller's own, with their losses and held-out errors."""
+    data: Dataset,
+    config: Improve,
+    own: Models,
+    seed: int,
+    stage: Stage,
+    tell: Callable[[str], Tell],
+    finder: EdgeFinder | None,
+) -> tuple[Edges, dict[str, History], dict[str, float]]:
+    """Return the edges by models that are trained or the caller's own, with their losses and held-out errors."""
     training: dict[str, History] = {}
     halves = {fraction: data.split(fraction, seed) for fraction in (0.8, 0.95)}
     makers: dict[str, tuple[Callable[..., Any], float, int]] = {
@@ -230,6 +296,8 @@ def _train_models(
         "inverse": (train_inverse, 0.95, 2),
         "reward": (train_reward, 0.95, 3),
     }
+    if config.edges_used == "reachable":
+        makers = {"world": (train_action_dynamics, 0.95, 4)}
     found: dict[str, Any] = {}
     for name, (train, fraction, offset) in makers.items():
         found[name] = getattr(own, name)
@@ -237,11 +305,15 @@ def _train_models(
             settings = getattr(config, name)
             make = partial(train, *halves[fraction], settings, 1000 * seed + 10 * offset, tell(name))
             found[name], training[name] = stage(name, settings, make)
-    models = TrainedModels(**found)
-    return models, training, _errors(halves[0.95][1], models)
+    edges: Edges
+    if "world" in found:
+        edges = Reachable(ReachFinder(data, found["world"], config.reach, tell("neighbours")))
+        return edges, training, {"usual_landing_error": edges.finder.usual}
+    edges = Plausible(finder or EdgeFinder(data, config.graph, tell("neighbours")), **found)
+    return edges, training, _errors(halves[0.95][1], edges)
 
 
-def _errors(held_out: Dataset, models: TrainedModels) -> dict[str, float]:
+def _errors(held_out: Dataset, models: Plausible) -> dict[str, float]:
     """Compute the errors of the models on held-out transitions, in units of their outputs."""
     table = {name: column[:_BLOCK] for name, column in step_table(held_out).items()}
     key = jax.random.key(0)
@@ -266,7 +338,10 @@ def _fit_value(setup: Setup, current: Current, iteration: int, previous: Any) ->
         "next_obs": data.obs[graph.target[paths.pair]],
         "done": done,
     }
-    config, name = setup.config.value, f"value {iteration + 1}"
+    config, name = (
+        dataclasses.replace(setup.config.value, discount=setup.config.discount),
+        f"value {iteration + 1}",
+    )
     seed = 1000 * setup.seed + 100 * (iteration + 1)
     warm = previous if config.warm else None
     trained: tuple[Value, History] = setup.stage(
@@ -278,12 +353,17 @@ def _fit_value(setup: Setup, current: Current, iteration: int, previous: Any) ->
 # -- one iteration -----------------------------------------------------------------------------------------------
 
 
-def state_values(data: Dataset, graph: Graph, model: Any) -> NDArray[np.float64]:
-    """Compute values [rows] of the states that edges compare; a state that really ended an episode has value 0."""
-    compared = np.zeros(len(data.obs), bool)
-    compared[graph.landing] = True
-    compared[graph.target[np.diff(graph.begin) > 0]] = True
-    rows = np.flatnonzero(compared)
+def compared(data: Dataset, graph: Graph) -> Int:
+    """Return the rows whose values are compared: of edges, and last ones."""
+    yes = np.zeros(len(data.obs), bool)
+    yes[graph.landing] = True
+    yes[graph.target[np.diff(graph.begin) > 0]] = True
+    yes[data.last_row] = True
+    return np.flatnonzero(yes)
+
+
+def state_values(data: Dataset, model: Any, rows: Int) -> NDArray[np.float64]:
+    """Compute the values of these rows, 0 elsewhere [rows of obs]; a state that really ended an episode has 0."""
     value = np.zeros(len(data.obs))
     for part in blocks(len(rows)):
         value[rows[part]] = model_output(
@@ -296,10 +376,15 @@ def state_values(data: Dataset, graph: Graph, model: Any) -> NDArray[np.float64]
 def iterate(setup: Setup, current: Current, iteration: int, model: Any) -> tuple[Current, dict[str, Any]]:
     """Do one iteration: propose new trajectories by this value model, and accept those that are better."""
     data, config = setup.data, setup.config
-    value = state_values(data, current.graph, model)
-    longest = config.max_length or int(data.length.max())
-    proposal = PLANNERS[config.planner](
-        current.graph, value, current.pairs.reward, current.paths, longest, config.max_repeats
+    value = state_values(data, model, compared(data, current.graph))
+    proposal = greedy(
+        current.graph,
+        value,
+        current.pairs.reward,
+        current.paths,
+        config.horizon(data),
+        config.max_repeats,
+        ends_of(setup, value),
     )
     key = jax.random.key(1000 * setup.seed + 500 + iteration)
     return apply(setup, current, proposal, value, key)
@@ -309,103 +394,71 @@ def apply(
     setup: Setup, current: Current, proposal: Proposal, value: NDArray[np.float64], key: Any
 ) -> tuple[Current, dict[str, Any]]:
     """Add the proposal's new steps as pairs, and accept the trajectories that are better."""
-    data, config, graph, paths = setup.data, setup.config, current.graph, current.paths
+    data, graph = setup.data, current.graph
     stitched = np.flatnonzero(proposal.edge >= 0)
     owner, edge = proposal.pair[stitched], proposal.edge[stitched]
     # A step may be an edge of several pairs, or already a stitched pair, but it is added only once.
-    step = _step_number(data, graph.source[owner], graph.landing[edge])
-    existing = _step_number(data, graph.source[data.transitions :], graph.target[data.transitions :])
+    step = step_number(data, graph.source[owner], graph.landing[edge])
+    existing = step_number(data, graph.source[data.transitions :], graph.target[data.transitions :])
     unique, first = np.unique(step, return_index=True)
     first = first[~np.isin(unique, existing)]
-    made = _make_pairs(data, graph, edge[first], owner[first], value, setup.models, key)
-    grown = setup.finder.extend(
-        graph, graph.source[owner[first]], graph.landing[edge[first]], setup.models.dynamics
-    )
-    pairs = current.pairs.extended(made)
+    made = make_pairs(setup, graph, edge[first], owner[first], value, key)
+    larger = setup.edges.extend(graph, graph.source[owner[first]], graph.landing[edge[first]].astype(np.int64))
     existing = np.concatenate([existing, step[first]])
     order = np.argsort(existing)
     pair = proposal.pair.copy()
     pair[stitched] = data.transitions + order[np.searchsorted(existing, step, sorter=order)]
-
     new = Paths(pair, proposal.start, proposal.terminal)
-    old_return, new_return = paths.sums(pairs.reward), new.sums(pairs.reward)
-    accepted = new_return > old_return + config.accept * np.abs(old_return)
-    if config.max_changes is not None:
-        accepted &= new.sums(np.arange(len(pairs.reward)) >= data.transitions) <= config.max_changes
-    merged = Current(grown, pairs, _merge(paths, new, accepted))
-    return merged, _entry(setup, merged, int(accepted.sum()))
+    return accept(setup, Current(larger, current.pairs.extended(made), current.paths), new, value)
 
 
-def _entry(setup: Setup, current: Current, accepted: int) -> dict[str, Any]:
-    """Return the history's entry for an iteration."""
-    paths, data = current.paths, setup.data
-    returns = paths.sums(current.pairs.reward)
-    stitched = paths.pair[paths.pair >= data.transitions]
-    return {
-        "accepted": accepted,
-        "return_mean": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "steps": len(paths.pair),
-        "stitched_steps": len(stitched),
-        "seams": len(np.unique(stitched)),
-        "repeated_states": count_revisits(current.graph.source[paths.pair], paths.start),
-        "at_max_length": int((np.diff(paths.start) >= (setup.config.max_length or data.length.max())).sum()),
-    }
+# -- the planner optimal -----------------------------------------------------------------------------------------
 
 
-def _step_number(data: Dataset, source: Int, target: Int) -> Int:
-    """Return a unique number for each step between two rows."""
-    return source * len(data.obs) + target
+def _problem(setup: Setup, graph: Graph, learned: NDArray[np.float64]) -> Problem:
+    """Return what the planner is to solve."""
+    data = setup.data
+    reward = np.zeros(len(graph.source), np.float32)
+    reward[: data.transitions] = data.reward
+    if graph.reward is not None:
+        return Problem(graph, reward, graph.reward, graph.epsilon - graph.margin, learned)
+    owner = np.repeat(np.arange(len(graph.source)), np.diff(graph.begin))
+    steps = setup.edges.make(graph.source[owner], graph.landing, jax.random.key(1000 * setup.seed + 400))
+    return Problem(graph, reward, steps.reward, np.zeros(len(owner), np.float32), learned)
 
 
-def _make_pairs(
-    data: Dataset, graph: Graph, edge: Int, owner: Int, value: NDArray[np.float64], models: TrainedModels, key: Any
-) -> Pairs:
-    """Compute actions and rewards of new steps, with margin, spread and gain of their edges."""
-    source, landing = graph.source[owner], graph.landing[edge]
-    obs, next_obs = data.obs[source], data.obs[landing]
-    action_key, reward_key = jax.random.split(key)
-    action = actions_of(models.inverse, obs, next_obs, data.action_dim, action_key)
-    reward = rewards_of(models.reward, obs, action, next_obs, reward_key)
-    gain = (value[landing] - value[graph.target[owner]]).astype(np.float32)
-    return Pairs(action, reward, graph.margin[edge], graph.spread[edge], gain)
-
-
-def _merge(old: Paths, new: Paths, accepted: NDArray[np.bool_]) -> Paths:
-    """Replace the old trajectories by the accepted new ones."""
-    chosen = [new if yes else old for yes in accepted]
-    chunks = [paths.pair[paths.start[m] : paths.start[m + 1]] for m, paths in enumerate(chosen)]
-    start = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks])])
-    return Paths(np.concatenate(chunks), start, np.where(accepted, new.terminal, old.terminal))
-
-
-def original(data: Dataset, graph: Graph) -> Current:
-    """Return the original data as the current data."""
-    none = np.zeros(data.transitions, np.float32)
-    pairs = Pairs(data.action, data.reward, none, none, none)
-    return Current(graph, pairs, Paths(np.arange(data.transitions), data.start, data.terminal))
-
-
-def _dataset(data: Dataset, current: Current) -> Dataset:
-    """Return the current paths as a data set with its seams."""
-    graph, pairs, paths = current.graph, current.pairs, current.paths
-    last = graph.target[paths.pair[paths.start[1:] - 1]]
-    row = np.insert(graph.source[paths.pair], paths.start[1:], last)
-    stitched = paths.pair >= data.transitions
-    return Dataset(
-        obs=data.obs[row],
-        action=pairs.action[paths.pair],
-        reward=pairs.reward[paths.pair],
-        start=paths.start,
-        terminal=paths.terminal,
-        info={**data.info, "improved_from": data.fingerprint},
-        seams=Seams(
-            source=graph.source[paths.pair],
-            target=graph.target[paths.pair],
-            stitched=stitched,
-            margin=pairs.margin[paths.pair],
-            spread=pairs.spread[paths.pair],
-            value_gain=pairs.gain[paths.pair],
-            return_before=data.returns,
-        ),
+def _compose(
+    setup: Setup, current: Current, plan: Plan, recorded: NDArray[np.float64]
+) -> tuple[Current, dict[str, Any], Dataset]:
+    """Follow the plan from every start, and accept what is better; also return the best step of every state."""
+    data, graph = setup.data, current.graph
+    taken = np.flatnonzero(plan.choice >= 0)
+    made = make_pairs(setup, graph, plan.choice[taken], taken, plan.value, jax.random.key(1000 * setup.seed + 500))
+    number = np.arange(len(graph.source))  # of the pair that each pair's source takes
+    number[taken] = data.transitions + np.arange(len(taken))
+    steps = dataclasses.replace(
+        graph,
+        source=np.concatenate([data.row, graph.source[taken]]),
+        target=np.concatenate([data.row + 1, graph.landing[plan.choice[taken]]]),
     )
+    planned = Current(steps, current.pairs.extended(made), current.paths)
+    ended = np.zeros(len(data.obs), bool)
+    ended[data.last_row[data.terminal]] = True
+
+    def paths(walks: Walks) -> Paths:
+        return Paths(number[walks.pair], walks.start, ended[walks.last])
+
+    first = data.row[data.start[:-1]]
+    walks = follow(graph, plan, len(data.obs), first, setup.config.horizon(data))
+    accepted, entry = accept(setup, planned, paths(walks), recorded)
+    everywhere = paths(cover(graph, plan, len(data.obs)))
+    begun = (
+        np.searchsorted(
+            data.start + np.arange(len(data) + 1),
+            steps.source[everywhere.pair[everywhere.start[:-1]]],
+            side="right",
+        )
+        - 1
+    )
+    pieces = to_dataset(data, dataclasses.replace(planned, paths=everywhere), data.returns[begun])
+    return accepted, entry, pieces

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trajstitch.models.dynamics import DynamicsConfig
 from trajstitch.models.inverse import InverseConfig
 from trajstitch.models.reward import RewardConfig
 from trajstitch.models.value import ValueConfig
-from trajstitch.stitching.improve import Improve
+from trajstitch.stitching.improve import WORLD, Improve
 from trajstitch.training.loop import Fit
 
 
 def _sized(
-    dynamics: int, inverse: int, reward: int, value: int, rate: float, width: int = 0, **more: Any
+    dynamics: int, inverse: int, reward: int, value: int, world: int, rate: float, width: int = 0, **more: Any
 ) -> Improve:
     """Return our settings with these numbers of gradient steps and this learning rate."""
     return Improve(
@@ -21,18 +22,20 @@ def _sized(
         inverse=InverseConfig(width=width, fit=Fit(inverse, 256, rate)),
         reward=RewardConfig(fit=Fit(reward, 256, rate)),
         value=ValueConfig(fit=Fit(value, 256, rate)),
+        world=replace(WORLD, fit=Fit(world, 256, 1e-3)),
         **more,
     )
 
 
 PRESETS: dict[str, Improve] = {
     # Minutes on two cores.
-    "quick": _sized(6_000, 8_000, 2_000, 5_000, 1e-3),
+    "quick": _sized(6_000, 8_000, 2_000, 5_000, 6_000, 1e-3),
     # Our trade-off on one GPU.
-    "standard": _sized(50_000, 50_000, 20_000, 30_000, 3e-4, width=750),
+    "standard": _sized(50_000, 50_000, 20_000, 30_000, 50_000, 3e-4, width=750),
     # The paper's models and step counts.
     "paper": Improve(
         max_repeats=None,
+        value_cut_ends=False,
         dynamics=DynamicsConfig(fit=Fit(1_000_000, 256, 3e-4), patience=2),
         inverse=InverseConfig(kind="cvae", latent="sample", fit=Fit(400_000, 100, 1e-4), patience=0),
         reward=RewardConfig(kind="wgan", penalty=0.0, fit=Fit(500_000, 256, 1e-4), patience=0),

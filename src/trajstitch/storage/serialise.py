@@ -49,6 +49,7 @@ NAMES: dict[str, str] = {
     "unet-blocks": "models.unet:Blocks",
     "unet-down": "models.unet:Down",
     "unet-value": "models.unet:WindowValue",
+    "action-dynamics": "models.world_model:ActionDynamics",
     "graph": "stitching.graph:Graph",
     "policy": "policies.policy:Policy",
     "mppi": "policies.mppi:MPPI",

@@ -49,12 +49,13 @@ class Boxes:
     def _right(self) -> NDArray[np.float32]:
         return right_factors(self._padded).reshape(-1, _POINTS, self.points.shape[1] + 2)
 
-    def nearest(self, a: int, bound: NDArray[Any], count: int, radius: float) -> NDArray[np.intp]:
-        """Return places [B, count] of the nearest points within the radius, -1: none, for B places from `a` on.
+    def nearest(
+        self, query: NDArray[np.float64], bound: NDArray[Any], count: int, radius: float
+    ) -> NDArray[np.intp]:
+        """Return places [B, count] of the points nearest to queries [B, S] and within the radius, -1: none.
 
         A place is a position in the order of the tree. `bound` [B] is at least the distance of the last point.
         """
-        query = self.points[a : a + len(bound)]
         left, limit = self._ask(query, bound)
         box = self._reached(left[:, :-2], limit)
         found = []
@@ -74,9 +75,9 @@ class Boxes:
         nearest[row[keep], rank[keep]] = place[keep]
         return nearest
 
-    def share(self, a: int, bound: NDArray[Any]) -> float:
-        """Return the share of all points whose distances `nearest` would compute for the places from `a` on."""
-        left, limit = self._ask(self.points[a : a + len(bound)], bound)
+    def share(self, query: NDArray[np.float64], bound: NDArray[Any]) -> float:
+        """Return the share of all points whose distances `nearest` would compute for these queries."""
+        left, limit = self._ask(query, bound)
         return len(self._reached(left[:, :-2], limit)) * _POINTS / len(self._padded)
 
     def _ask(self, query: NDArray[np.float64], bound: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -53,14 +53,16 @@ def make_tiles(points: NDArray[np.float64]) -> Tiles:
     return Tiles(jnp.asarray(padded.reshape(-1, GROUP, dims)), jnp.asarray(column), reach)
 
 
-def by_distances(tree: Tree, tiles: Tiles, a: int, count: int, radius: float) -> NDArray[np.intp]:
-    """Return what `tree.nearest` would for the places from `a` on; it is called where rounding might matter."""
-    query = np.asarray(tree.points[a : a + ROWS], np.float32)
+def by_distances(
+    tree: Tree, tiles: Tiles, points: NDArray[np.float64], count: int, radius: float
+) -> NDArray[np.intp]:
+    """Return what `tree.nearest` would for at most ROWS points; it is called where rounding might matter."""
+    query = np.asarray(points, np.float32)
     place, certain = search_tiles(tiles, np.resize(query, (ROWS, query.shape[1])), count, radius)
     found = np.append(tree.order, -1)[np.asarray(place)[: len(query)]]
     uncertain = np.flatnonzero(~np.asarray(certain)[: len(query)])
     if len(uncertain):
-        found[uncertain] = tree.nearest(tree.order[a + uncertain], count, radius)
+        found[uncertain] = tree.nearest(points[uncertain], count, radius)
     return found
 
 

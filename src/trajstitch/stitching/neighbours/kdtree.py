@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from threadpoolctl import threadpool_limits
 
-from trajstitch.data import Int
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.neighbours import cpu_boxes as boxes
 from trajstitch.stitching.neighbours import gpu_tiles as tiles
@@ -30,7 +30,7 @@ _MANY = 100_000  # with at least this many points boxes are considered on a CPU
 _WIDE = 0.03  # boxes are faster than the tree where they reach more than this share of all points
 _PROBES = 8  # number of places where that share is measured
 
-Find = Callable[[int], NDArray[np.intp]]  # returns the rows [B, count] nearest to those at places from this one on
+Find = Callable[[NDArray[np.float64]], NDArray[np.intp]]  # returns the rows [B, count] nearest to points [B, S]
 
 
 class Tree:
@@ -42,33 +42,37 @@ class Tree:
 
     def __init__(self, points: NDArray[np.float64]) -> None:
         _, axes = np.linalg.eigh(np.atleast_2d(np.cov(points.T)))
-        points = (points - points.mean(0)) @ axes[:, ::-1]
+        self._centre, self._axes = points.mean(0), axes[:, ::-1]
+        points = self.turned(points)
         self.order = cKDTree(points, copy_data=False).indices
         self.points = points[self.order]
         self.place = np.empty(len(points), np.intp)
         self.place[self.order] = np.arange(len(points))
 
+    def turned(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return points in the coordinates of the tree."""
+        turned: NDArray[np.float64] = (points - self._centre) @ self._axes
+        return turned
+
     @cached_property
     def _tree(self) -> cKDTree:
         return cKDTree(self.points)  # built again, on the points in leaf order
 
-    def nearest(self, row: Int, count: int, radius: float) -> NDArray[np.intp]:
-        """Return the rows [B, count] nearest to each of these and within the radius, padded with -1."""
-        _, near = self._tree.query(
-            self.points[self.place[row]], np.arange(1, count + 1), distance_upper_bound=radius, workers=-1
-        )
+    def nearest(self, points: NDArray[np.float64], count: int, radius: float) -> NDArray[np.intp]:
+        """Return the rows [B, count] nearest to these (turned) points and within the radius, padded with -1."""
+        _, near = self._tree.query(points, np.arange(1, count + 1), distance_upper_bound=radius, workers=-1)
         return np.append(self.order, -1)[near]  # SciPy marks a missing neighbour by the number of points
 
-    def bound(self, places: slice, count: int, radius: float) -> NDArray[np.float64]:
+    def bound(self, points: NDArray[np.float64], count: int, radius: float) -> NDArray[np.float64]:
         """Return an upper bound on the distance of the `count`-th nearest to each of these, at most the radius.
 
         The search is approximate: the bound is at worst twice the distance, on real data half a percent above it,
         and takes a tenth of the time.
         """
-        far, _ = self._tree.query(self.points[places], [count], eps=1.0, distance_upper_bound=radius, workers=-1)
+        far, _ = self._tree.query(points, [count], eps=1.0, distance_upper_bound=radius, workers=-1)
         return np.minimum(far[:, 0], radius)
 
-    def within(self, row: Int, radius: float) -> NDArray[np.int32]:
+    def within(self, row: NDArray[Any], radius: float) -> NDArray[np.int32]:
         """Return all rows [B, K] within the radius of each of these, padded with -1."""
         balls = self._tree.query_ball_point(self.points[self.place[row]], radius, workers=-1)
         padded = np.full((len(row), max(map(len, balls))), -1, np.int32)
@@ -79,38 +83,54 @@ class Tree:
 
 def all_nearest(tree: Tree, count: int, radius: float, tell: Tell = silent) -> NDArray[np.int32]:
     """Return the rows [rows, count] nearest to each point and within the radius, with itself, padded with -1."""
-    rows = len(tree.order)
-    found = np.empty((rows, count), np.int32)
-    find, step = _choose(tree, count, radius)
-    for a in range(0, rows, step):
-        found[tree.order[a : a + step]] = find(a)
-        tell(min(a + step, rows), rows, "states' neighbours")
+    return _search(tree, tree.points, tree.order, count, radius, tell)
+
+
+def nearest_to(
+    tree: Tree, points: NDArray[Any], count: int, radius: float, tell: Tell = silent
+) -> NDArray[np.int32]:
+    """Return the rows [B, count] of the tree nearest to other points [B, S] and within the radius, or -1."""
+    turned = tree.turned(points)
+    order = cKDTree(turned, copy_data=False).indices
+    return _search(tree, turned[order], order, count, radius, tell)
+
+
+def _search(
+    tree: Tree, points: NDArray[np.float64], order: NDArray[np.intp], count: int, radius: float, tell: Tell
+) -> NDArray[np.int32]:
+    """Search for (turned) points in an order that keeps near ones together; found[order[i]] is of points[i]."""
+    found = np.empty((len(points), count), np.int32)
+    find, step = _choose(tree, points, count, radius)
+    for a in range(0, len(points), step):
+        found[order[a : a + step]] = find(points[a : a + step])
+        tell(min(a + step, len(points)), len(points), "states' neighbours")
     return found
 
 
-def _choose(tree: Tree, count: int, radius: float) -> tuple[Find, int]:
-    """Return the fastest search for these points, and how many places it handles per call."""
+def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float) -> tuple[Find, int]:
+    """Return the fastest search for these points, and how many of them it handles per call."""
     rows = len(tree.order)
     if jax.default_backend() != "cpu":
         if rows in _DENSE:
             return partial(by_distances, tree, make_tiles(tree.points), count=count, radius=radius), tiles.ROWS
     elif rows >= _MANY:
         small = Boxes(tree.points)
-        probes = np.linspace(0, max(0, rows - boxes.ROWS), _PROBES).astype(int)
-        share = [small.share(a, tree.bound(slice(a, a + boxes.ROWS), count, radius)) for a in probes]
+        probes = np.linspace(0, max(0, len(points) - boxes.ROWS), _PROBES).astype(int)
+        queries = [points[a : a + boxes.ROWS] for a in probes]
+        share = [small.share(query, tree.bound(query, count, radius)) for query in queries]
         if np.mean(share) > _WIDE:
             return partial(by_boxes, tree, small, count=count, radius=radius), _QUERIES
-    return lambda a: tree.nearest(tree.order[a : a + _QUERIES], count, radius), _QUERIES
+    return lambda query: tree.nearest(query, count, radius), _QUERIES
 
 
-def by_boxes(tree: Tree, small: Boxes, a: int, count: int, radius: float) -> NDArray[np.intp]:
-    """Return what `tree.nearest` would for the places from `a` on; the tree only bounds the distances."""
-    bound = tree.bound(slice(a, a + _QUERIES), count, radius)
+def by_boxes(tree: Tree, small: Boxes, points: NDArray[np.float64], count: int, radius: float) -> NDArray[np.intp]:
+    """Return what `tree.nearest` would; the tree only bounds the distances."""
+    bound = tree.bound(points, count, radius)
 
     def some(b: int) -> NDArray[np.intp]:
-        return small.nearest(a + b, bound[b : b + boxes.ROWS], count, radius)
+        return small.nearest(points[b : b + boxes.ROWS], bound[b : b + boxes.ROWS], count, radius)
 
     # One product per thread: threads inside a product would wait for each other.
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        place = np.concatenate(list(pool.map(some, range(0, len(bound), boxes.ROWS))))
+        place = np.concatenate(list(pool.map(some, range(0, len(points), boxes.ROWS))))
     return np.append(tree.order, -1)[place]

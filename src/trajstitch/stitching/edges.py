@@ -1,0 +1,92 @@
+"""Edges: the two kinds of steps that planners choose from, and the models that make steps of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Float, Int
+from trajstitch.progress import Tell, silent
+from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph
+from trajstitch.stitching.model_calls import InverseModel, RewardModel, actions_of, rewards_of
+from trajstitch.stitching.reach import ReachFinder
+
+
+class Steps(NamedTuple):
+    """New steps: their actions and rewards, and their landing errors, nan where no model was asked."""
+
+    action: Float  # [X, A]
+    reward: Float  # [X]
+    error: Float  # [X]
+
+
+class Edges(Protocol):
+    """Finds edges, and makes steps of them."""
+
+    def empty(self) -> Graph:
+        """Return a graph without pairs."""
+
+    def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
+        """Return the graph with these pairs appended."""
+
+    def make(self, source: Int, landing: Int, key: Any) -> Steps:
+        """Make the steps between these rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plausible:
+    """Edges by the paper's density test; an inverse and a reward model make their steps."""
+
+    finder: EdgeFinder
+    dynamics: DynamicsModel
+    inverse: InverseModel
+    reward: RewardModel
+
+    def empty(self) -> Graph:
+        """See `Edges.empty`."""
+        return self.finder.empty()
+
+    def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
+        """See `Edges.extend`."""
+        return self.finder.extend(graph, source, target, self.dynamics, tell)
+
+    def make(self, source: Int, landing: Int, key: Any) -> Steps:
+        """See `Edges.make`."""
+        data = self.finder.data
+        obs, next_obs = data.obs[source], data.obs[landing]
+        action_key, reward_key = jax.random.split(key)
+        action = actions_of(self.inverse, obs, next_obs, data.action_dim, action_key)
+        reward = rewards_of(self.reward, obs, action, next_obs, reward_key)
+        return Steps(action, reward, np.full(len(reward), np.nan, np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class Reachable:
+    """Edges by reachability; the world model that finds them also makes their steps."""
+
+    finder: ReachFinder
+
+    def empty(self) -> Graph:
+        """See `Edges.empty`."""
+        return self.finder.empty()
+
+    def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
+        """See `Edges.extend`."""
+        return self.finder.extend(graph, source, target, tell)
+
+    def make(self, source: Int, landing: Int, key: Any) -> Steps:
+        """See `Edges.make`."""
+        aim = self.finder.aim(source, landing)
+        return Steps(aim.action, aim.reward, aim.error)
+
+    def slopes(self, value: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the steepest fall of values per typical step around each landing state, 0 elsewhere [rows]."""
+        near, distance = self.finder.around
+        fall = (value[self.finder.net][:, None] - value[near]) / np.maximum(distance, 1e-3)
+        slope = np.zeros(len(value), np.float32)
+        slope[self.finder.net] = np.maximum(fall, 0).max(1, initial=0)
+        return slope

@@ -1,0 +1,302 @@
+"""Reach: which states a step can lead to, with which action, and how far off it lands.
+
+An edge (s, ŝ') is *reachable* if a learned p(s', r | s, a) knows an action that leads from s to ŝ':
+
+    a* = argmin_a |f(s, a) - ŝ'|                             f: the mean of the ensemble
+    landing error = (mean_i |f_i(s, a*) - ŝ'|²)^½ / step     f_i: its members; step: the typical distance of a step
+
+The landing error thus counts both how far the action leads from ŝ' and how much the members disagree about it. An
+edge is kept where it is below a tolerance, which follows from the same error of recorded steps.
+
+f is linearised once per state, around the recorded action (differences over a tenth of the action range). That
+gives the action for every candidate and rules most candidates out; the others are tried in the ensemble itself,
+and corrected once more where they miss. It is Gauss-Newton with one Jacobian for all candidates of a state.
+
+Candidates must spread. In dense data the k nearest states of a state are all in one spot, and a choice among them
+has no direction. So landing states are thinned to a net, one state for every cell of a grid, and the candidates of
+a state are the net's states near it and near its successor. States in which an episode really ended are always
+landing states, because values come from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from trajstitch.data import Dataset, Float, Int
+from trajstitch.errors import InputError
+from trajstitch.progress import Tell, silent
+from trajstitch.stitching.graph import Graph, grown, typical_step
+from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
+
+_BLOCK = 4096  # states linearised per call
+_TRIES = 16384  # candidates tried in the ensemble per call
+_SHIFT = 0.1  # of the action range, over which differences are taken
+_RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
+_HOPEFUL = 2.0  # candidates that miss by up to this many tolerances are tried once more
+_TOLERANCES = (0.05, 0.1)  # least and largest tolerance unless one is given
+
+
+@dataclass(frozen=True)
+class ReachConfig:
+    """Reachable states."""
+
+    # Landing states are thinned to one for each cell of this size, in typical steps; 0: all states.
+    net: float = 0.4
+    radius: float = 1.6  # Candidates are within this many typical steps of a state or of its successor.
+    nearest: int = 48  # At most this many candidates around each of the two.
+    # A landing error below this many typical steps is accepted; unless given, nine of ten recorded steps have
+    # less, but at least 0.05 and at most 0.1.
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.net >= 0 or not self.radius > 0 or self.nearest < 1:
+            raise InputError("net must not be below 0, radius above 0 and nearest at least 1")
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise InputError(f"tolerance must be above 0, not {self.tolerance:g}; leave it out to have it chosen")
+
+
+class WorldModel(Protocol):
+    """A model of what an action does."""
+
+    def steps(self, obs: Any, action: Any) -> tuple[Any, Any]:
+        """Predict next states [E, B, S] and rewards [E, B] of actions [B, A] in states [B, S], in raw units."""
+
+
+class Aim(NamedTuple):
+    """Actions for edges, and what the ensemble says of them."""
+
+    action: Float  # [X, A]
+    reward: Float  # [X]
+    error: Float  # [X] landing error, in typical steps
+    spread: Float  # [X] its part that is disagreement of the members
+
+
+class ReachFinder:
+    """Finds the reachable states of states.
+
+    Distances are of states divided by their std, in units of the median distance of a recorded step.
+    """
+
+    def __init__(self, data: Dataset, model: WorldModel, config: ReachConfig, tell: Tell = silent) -> None:
+        self.data, self.model, self.config, self.tell = data, model, config, tell
+        spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6)
+        step = typical_step(data, spread)
+        if not step > 0:
+            raise InputError("half of all steps do not change the state, so a typical step is not known")
+        self.unit = (step * spread).astype(np.float32)  # [S]
+        self.place = data.obs / self.unit  # [rows, S], states in typical steps
+        self.box = jnp.asarray(data.action.min(0)), jnp.asarray(data.action.max(0))
+        last = np.searchsorted(data.row, np.arange(len(data.obs)), side="right") - 1
+        self.recorded = data.action[last]  # [rows, A]; a last state borrows the action that led to it
+        self.usual = self._usual_error()
+        self.tolerance = config.tolerance or float(np.clip(self.usual, *_TOLERANCES))
+
+    def _usual_error(self) -> float:
+        """Return the landing error that nine of ten recorded steps stay below."""
+        some = np.random.default_rng(0).permutation(self.data.transitions)[:_TRIES]
+        row = np.resize(self.data.row[some], _TRIES)
+        outcome = self._outcome(row, self.recorded[row], row + 1)
+        return float(np.quantile(outcome.error, 0.9))
+
+    @cached_property
+    def net(self) -> Int:
+        """The landing states, as rows."""
+        data = self.data
+        if not self.config.net:
+            return np.arange(len(data.obs))
+        cell, inside = np.divmod(self.place / self.config.net, 1)
+        off = np.square(inside - 0.5).sum(1)  # the state nearest to the middle stands for its cell
+        order = np.lexsort((off, *cell.T))
+        first = np.concatenate([[True], (np.diff(cell[order], axis=0) != 0).any(1)])
+        return np.union1d(order[first], data.last_row[data.terminal])
+
+    @cached_property
+    def near(self) -> NDArray[np.int32]:
+        """The landing states [rows, K] nearest to each state, padded with -1."""
+        count = min(self.config.nearest, len(self.net))
+        found = nearest_to(self._tree, self.place, count, self.config.radius, self.tell)
+        return np.append(self.net, -1).astype(np.int32)[found]
+
+    @cached_property
+    def around(self) -> tuple[Int, Float]:
+        """The landing states [net, 8] nearest to each landing state, and their distances in typical steps."""
+        found = nearest_to(self._tree, self.place[self.net], min(9, len(self.net)), np.inf)[:, 1:]
+        distance = np.linalg.norm(self.place[self.net[found]] - self.place[self.net][:, None], axis=2)
+        return self.net[found], distance
+
+    @cached_property
+    def _tree(self) -> Tree:
+        return Tree(self.place[self.net].astype(np.float64))
+
+    def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
+        """Return landing states [B, K] near each source and its target (-1: it has none), each once, or -1."""
+        after = np.where((target >= 0)[:, None], self.near[target], -1)
+        both = np.sort(np.concatenate([self.near[source], after], axis=1), axis=1)
+        repeated = both[:, 1:] == both[:, :-1]
+        both[(both == target[:, None]) | (both == source[:, None])] = -1
+        both[:, 1:][repeated] = -1
+        return both
+
+    def empty(self) -> Graph:
+        """Return a graph without pairs."""
+        no, none = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return Graph(no, no, np.zeros(1, np.int64), no.astype(np.int32), none, none, 0, self.tolerance, none)
+
+    def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
+        """Return the graph with these pairs appended; a target of -1 means that no step was recorded."""
+        found = []
+        scored = edges = 0
+        count = np.zeros(len(source), np.int64)
+        for part in _parts(len(source), _BLOCK):
+            shown = self.candidates(source[part], target[part])
+            line = self._line(source[part])
+            pair, column = np.nonzero(self._hopeful(line, shown))
+            landing = shown[pair, column]
+            aim = self._aim(line, source[part], pair, landing)
+            good = aim.error < self.tolerance
+            count[part] = np.bincount(pair[good], minlength=len(shown))
+            found.append((landing[good], self.tolerance - aim.error[good], aim.spread[good], aim.reward[good]))
+            scored += int((shown >= 0).sum())
+            edges += int(good.sum())
+            tell(part.stop, len(source), f"{edges:,} edges")
+        return grown(graph, source, target, count, found, scored)
+
+    # -- aiming ------------------------------------------------------------------------------------------------
+
+    def aim(self, source: Int, landing: Int) -> Aim:
+        """Return the actions that lead from the sources to the landings, both rows [X]."""
+        order = np.argsort(source, kind="stable")
+        rows, pair = np.unique(source[order], return_inverse=True)
+        found = [_no_aim(self.data.action_dim)]
+        for part in _parts(len(rows), _BLOCK):
+            edges = slice(*np.searchsorted(pair, [part.start, part.stop]))
+            found.append(
+                self._aim(self._line(rows[part]), rows[part], pair[edges] - part.start, landing[order[edges]])
+            )
+        back = np.argsort(order)
+        return Aim(*(np.concatenate(column)[back] for column in zip(*found, strict=True)))
+
+    def _line(self, row: Int) -> Line:
+        """Linearise the model around the recorded actions of a block of rows."""
+        row = np.resize(row, _BLOCK)  # always a whole block, so that one shape is compiled
+        action, (low, high) = self.recorded[row], map(np.asarray, self.box)
+        # Differences are taken towards the farther end of the range, so that actions stay within it.
+        shift = np.where(action > (low + high) / 2, -_SHIFT, _SHIFT) * np.maximum(high - low, 1e-6)
+        shift = shift.astype(np.float32)
+        moved = action + np.eye(len(low), dtype=np.float32)[:, None] * shift
+        mean = [self._predict(row, one)[0].mean(0) for one in (action, *moved)]
+        return _linearised(jnp.stack(mean), action, shift)
+
+    def _hopeful(self, line: Line, shown: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether the linear model reaches the candidates [B, K] about as well as the tolerance demands."""
+        rows, columns = shown.shape
+        padded = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)  # so that few shapes are compiled
+        padded[:rows, :columns] = shown
+        miss = _misses(line, self.place[padded], self.box)
+        hopeful = (padded >= 0) & (np.asarray(miss) < _HOPEFUL * self.tolerance)
+        return hopeful[:rows, :columns]
+
+    def _aim(self, line: Line, source: Int, pair: Int, landing: NDArray[Any]) -> Aim:
+        """Return the aims of edges [X] of a block; `pair` [X] is the place of their source in the block."""
+        found = [_no_aim(self.data.action_dim)]
+        for part in _parts(len(pair), _TRIES):
+            where, goal = np.resize(pair[part], _TRIES), np.resize(landing[part], _TRIES)
+            row, place = source[where], self.place[goal]
+            best = self._outcome(row, _corrected(line, where, None, place, self.box), goal)
+            again = (best.error >= self.tolerance) & (best.error < _HOPEFUL * self.tolerance)
+            if again[: part.stop - part.start].any():
+                other = self._outcome(row, _corrected(line, where, best[::4], place, self.box), goal)
+                better = again & (other.error < best.error)
+                for new, old in zip(other, best, strict=True):
+                    old[better] = new[better]
+            found.append(Aim(*(column[: part.stop - part.start] for column in best[:4])))
+        return Aim(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def _outcome(self, row: Int, action: Any, goal: Int) -> Outcome:
+        """Ask the ensemble where these actions lead, and compare with the goals."""
+        place, reward = self._predict(row, action)
+        judged = _judge(place, jnp.asarray(self.place[goal]))
+        return Outcome(*(np.array(column) for column in (action, reward.mean(0), *judged)))
+
+    def _predict(self, row: Int, action: Any) -> tuple[Array, Array]:
+        """Call the model; return next states [E, B, S] in typical steps, and rewards [E, B]."""
+        obs = self.data.obs[row]
+        next_obs, reward = map(jnp.asarray, self.model.steps(obs, action))
+        if next_obs.ndim != 3 or next_obs.shape[1:] != obs.shape or reward.shape != next_obs.shape[:2]:
+            raise InputError(
+                f"the world model's steps have shapes {next_obs.shape} and {reward.shape}, not "
+                f"[members, {obs.shape[0]}, {obs.shape[1]}] and [members, {obs.shape[0]}]"
+            )
+        return next_obs / self.unit, reward
+
+
+class Outcome(NamedTuple):
+    """An `Aim`, and where the ensemble's mean says that it leads."""
+
+    action: Float
+    reward: Float
+    error: Float
+    spread: Float
+    mean: Float  # [X, S], in typical steps
+
+
+class Line(NamedTuple):
+    """The model around the recorded actions of a block of B states, in typical steps."""
+
+    mean: Array  # [B, S] next state
+    slope: Array  # [B, S, A] its change with the action
+    inverse: Array  # [B, A, S] least squares: the change of the action for a change of the next state
+    action: Array  # [B, A]
+
+
+@jax.jit
+def _linearised(mean: Array, action: Array, shift: Array) -> Line:
+    """Return the linear model from next states [1 + A, B, S]: of the actions, then shifted in each dimension."""
+    slope = (mean[1:] - mean[0]).transpose(1, 2, 0) / shift[:, None]
+    square = jnp.einsum("bsa,bsc->bac", slope, slope)
+    size = jnp.trace(square, axis1=1, axis2=2)[:, None, None] / action.shape[1]
+    ridge = (_RIDGE * size + 1e-12) * jnp.eye(action.shape[1])
+    return Line(mean[0], slope, jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1)), action)
+
+
+@jax.jit
+def _misses(line: Line, goal: Array, box: tuple[Array, Array]) -> Array:
+    """Return by how much the linear model misses goals [B, K, S], with the best action within its range."""
+    away = goal - line.mean[:, None]
+    change = jnp.einsum("bas,bks->bka", line.inverse, away)
+    change = jnp.clip(line.action[:, None] + change, *box) - line.action[:, None]
+    return jnp.linalg.norm(away - jnp.einsum("bsa,bka->bks", line.slope, change), axis=-1)
+
+
+@jax.jit
+def _corrected(
+    line: Line, pair: Array, tried: tuple[Array, Array] | None, goal: Array, box: tuple[Array, Array]
+) -> Array:
+    """Correct the action that was tried, given where it led; without a try, the recorded action."""
+    action, mean = (line.action[pair], line.mean[pair]) if tried is None else tried
+    return jnp.clip(action + jnp.einsum("xas,xs->xa", line.inverse[pair], goal - mean), *box)
+
+
+@jax.jit
+def _judge(place: Array, goal: Array) -> tuple[Array, Array, Array]:
+    """Return landing error [X], disagreement [X] and mean [X, S] of where the members land [E, X, S]."""
+    mean = place.mean(0)
+    error = jnp.sqrt(jnp.sum((place - goal) ** 2, -1).mean(0))
+    return error, jnp.sqrt(jnp.sum((place - mean) ** 2, -1).mean(0)), mean
+
+
+def _no_aim(actions: int) -> Aim:
+    none = np.zeros(0, np.float32)
+    return Aim(np.zeros((0, actions), np.float32), none, none, none)
+
+
+def _parts(rows: int, size: int) -> list[slice]:
+    return [slice(a, min(a + size, rows)) for a in range(0, rows, size)]
