@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from trajstitch import report
+from trajstitch.cli.improve import verdict
 from trajstitch.data import Dataset, Seams
 from trajstitch.errors import InputError
 from trajstitch.evaluation.scores import Scores
@@ -291,3 +292,131 @@ def test_the_wrong_original_is_refused(original: Dataset, improved: Dataset) -> 
         page_of(original[:5], improved)
     with pytest.raises(InputError, match="do not fit the original"):
         page_of(climbing(40, obs_dim=2), improved)
+
+
+# -- the planner optimal -----------------------------------------------------------------------------------------
+
+PLANNED = {"recorded_value": -150.0, "planned_value": -80.0, "rounds": 9, "residual": 1e-4}
+
+
+def cut_walks() -> Dataset:
+    """Walks of 12 steps in a plane, all cut, each step of which costs 1."""
+    data = climbing(20, obs_dim=2, env_id="trajstitch-maze-v0", env_horizon=500)
+    return dataclasses.replace(data, reward=-np.ones_like(data.reward), terminal=np.zeros(20, bool))
+
+
+def composed(data: Dataset, length: int, terminal: bool) -> Dataset:
+    """Each trajectory follows its own for 4 steps and then the last one, or the last but one, for some steps."""
+    other = np.where(np.arange(len(data)) == len(data) - 1, len(data) - 2, len(data) - 1)
+    source = np.concatenate([np.arange(CUT), np.resize(np.arange(CUT, STEPS), length - CUT)])
+    rows = np.stack([np.where(np.arange(length) < CUT, m, o) * (STEPS + 1) + source for m, o in enumerate(other)])
+    target = np.concatenate([rows[:, 1:], rows[:, -1:] + 1], axis=1)
+    stitched = (target != rows + 1).ravel()
+    obs = np.concatenate([rows, target[:, -1:]], axis=1).ravel()
+    step = (rows - rows // (STEPS + 1)).ravel()
+    many, no = len(data), np.zeros(rows.size, np.float32)
+    seams = Seams(
+        source=rows.ravel(),
+        target=target.ravel(),
+        stitched=stitched,
+        margin=np.where(stitched, 0.04, no).astype(np.float32),
+        spread=no,
+        value_gain=no,
+        return_before=data.returns,
+        landing_error=np.where(stitched, 0.01, no).astype(np.float32),
+    )
+    return Dataset(
+        data.obs[obs],
+        data.action[step],
+        data.reward[step],
+        np.arange(many + 1) * length,
+        np.full(many, terminal),
+        data.info,
+        seams,
+    )
+
+
+def planned(improved: Dataset, cut_short: int = 0) -> Result:
+    result = result_of(improved, 1)
+    sizes = {"epsilon": 0.05, "edges": 900, "candidates": 2000, "share_of_states_with_an_edge": 0.9, **PLANNED}
+    result.history[0]["cut_short"] = cut_short
+    return dataclasses.replace(result, errors={"usual_landing_error": 0.02}, graph=sizes, plan=improved)
+
+
+@pytest.fixture(scope="module")
+def walks() -> Dataset:
+    return cut_walks()
+
+
+@pytest.fixture(scope="module")
+def arriving(walks: Dataset) -> Dataset:
+    return composed(walks, 20, terminal=True)
+
+
+@pytest.fixture(scope="module")
+def shortened(walks: Dataset) -> Dataset:
+    return composed(walks, 8, terminal=False)
+
+
+def test_a_lower_return_that_arrives_is_no_doubt(walks: Dataset, arriving: Dataset) -> None:
+    page = report.render(walks, arriving, planned(arriving), SETTINGS, {"improved, BC": scores_of(-50, None)})
+    text = words(page)
+    assert "the states they start in are worth −80.0 instead of −150.0" in text
+    assert "20 trajectories instead of 0 really end" in text
+    assert "20 go on where the recording was cut" in text
+    assert "mean −12.0 → −20.0" in text
+    assert "Lower return than before" not in text
+    assert "more plausible than the step it replaced" not in text
+    assert "became shorter than recorded without really ending. Their" not in text
+    assert "What the simulator gives" in text
+    assert "leads to within 0.05 typical steps" in text.replace("0.050", "0.05")
+
+
+def test_the_page_of_a_plan_has_landing_errors_and_positions(walks: Dataset, arriving: Dataset) -> None:
+    text = words(report.render(walks, arriving, planned(arriving), SETTINGS))
+    for part in (
+        "Before and after",
+        "Planned",
+        "The plan",
+        "Landing error",
+        "farthest off",
+        "tolerance of landing",
+    ):
+        assert part in text
+    assert "Plausibility margin" not in text
+    assert "Iterations" not in text
+    assert "What the simulator gives" not in text
+
+
+def test_trajectories_that_were_only_cut_are_not_praised(walks: Dataset, shortened: Dataset) -> None:
+    assert shortened.returns.mean() > walks.returns.mean()
+    text = words(report.render(walks, shortened, planned(shortened, 20), SETTINGS))
+    said = "20 of 20 trajectories (100%) became shorter than recorded without really ending"
+    assert text.count(said) == 2  # in the headline, and as a warning
+    found = report.checks(report.measure(walks, shortened, SETTINGS), planned(shortened, 20))
+    assert [check.good for check in found if said in check.text] == [False]
+    greedy = dataclasses.replace(planned(shortened, 20), graph={"edges": 900}, plan=None)
+    assert said in words(report.render(walks, shortened, greedy, SETTINGS))
+
+
+def test_the_verdict_of_the_command_line(walks: Dataset, arriving: Dataset, shortened: Dataset) -> None:
+    said = verdict(walks, planned(arriving))
+    assert said.startswith(
+        "20 of 20 trajectories replaced by better ones: their starts are worth -80.0 by the plan"
+    )
+    assert "-150.0 as recorded; 0 → 20 really end" in said
+    said = verdict(walks, planned(shortened, 20))
+    assert "better ones" not in said
+    assert "20 became shorter than recorded without really ending" in said
+    greedy = dataclasses.replace(planned(shortened, 1), graph={"edges": 900}, plan=None)  # one in twenty is few
+    said = verdict(walks, greedy)
+    assert said.startswith("20 of 20 trajectories replaced by better ones: mean return -12.0 → -8.0, ")
+    assert "shorter" not in said
+
+
+@pytest.mark.parametrize(
+    ("obs_dim", "env_id", "shown"), [(2, "X", True), (4, "maze2d-umaze-v1", True), (4, "X", False)]
+)
+def test_positions_are_drawn_where_states_are_places(obs_dim: int, env_id: str, shown: bool) -> None:
+    data = climbing(6, obs_dim=obs_dim, env_id=env_id)
+    assert ("Before and after" in words(page_of(data, stitched(data, 2)))) == shown

@@ -11,17 +11,24 @@ from hypothesis import strategies as st
 from trajstitch.stitching.neighbours import gpu_tiles as tiles
 from trajstitch.stitching.neighbours import kdtree as neighbours
 from trajstitch.stitching.neighbours.gpu_tiles import make_tiles, search_tiles
-from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest
+from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest, nearest_to
 
 
-def plain(points, count, radius):
-    """Rows nearest to each point and within the radius, nearest first."""
-    distance = np.sqrt(((points[:, None] - points[None]) ** 2).sum(-1))
+def plain(points, count, radius, others=None):
+    """Rows nearest to each point (or to each of the others) and within the radius, nearest first."""
+    others = points if others is None else others
+    distance = np.sqrt(((others[:, None] - points[None]) ** 2).sum(-1))
     order = np.argsort(distance, axis=1, kind="stable")[:, :count]
     return np.where(np.take_along_axis(distance, order, 1) <= radius, order, -1)
 
 
-def by_distances(points, count, radius):
+def by_tree(points, count, radius, others=None):
+    if others is None:
+        return all_nearest(Tree(points), count, radius)
+    return nearest_to(Tree(points), others, count, radius)
+
+
+def by_distances(points, count, radius, others=None):
     """As on a GPU, in tiles so small that there are several."""
     with (
         patch.object(jax, "default_backend", lambda: "gpu"),
@@ -29,19 +36,19 @@ def by_distances(points, count, radius):
         patch.object(tiles, "TILE", 128),
         patch.object(tiles, "ROWS", 32),
     ):
-        return all_nearest(Tree(points), count, radius)
+        return by_tree(points, count, radius, others)
 
 
-def by_boxes(points, count, radius):
+def by_boxes(points, count, radius, others=None):
     """As on a CPU where neighbours are far apart, asked for in several parts."""
     with (
         patch.object(jax, "default_backend", lambda: "cpu"),
         patch.object(neighbours, "_MANY", 1),
-        patch.object(neighbours, "_WIDE", 0),
+        patch.object(neighbours, "_WIDE", -1),
         patch.object(neighbours, "_QUERIES", 256),
         patch.object(Tree, "nearest", lambda *_: pytest.fail("the tree was asked")),
     ):
-        return all_nearest(Tree(points), count, radius)
+        return by_tree(points, count, radius, others)
 
 
 @st.composite
@@ -65,6 +72,40 @@ def test_all_ways_find_the_nearest(cloud):
         differing = set(mine) ^ set(theirs)
         assert len(differing) <= 2
         assert (mine[:1] == theirs[:1]).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(clouds(), st.integers(1, 300), st.sampled_from([1.0, np.inf]), st.integers(0, 2**20))
+def test_all_ways_find_the_nearest_to_other_points(cloud, many, wider, seed):
+    """Fewer or more of them than the tree's own; also without a radius."""
+    points, count, radius = cloud
+    rng = np.random.default_rng(seed)
+    others = points[rng.integers(0, len(points), many)] + 0.1 * radius * rng.uniform(
+        -1, 1, (many, points.shape[1])
+    )
+    expected = plain(points, count, wider * radius, others)
+    np.testing.assert_array_equal(by_tree(points, count, wider * radius, others), expected)
+    np.testing.assert_array_equal(by_boxes(points, count, wider * radius, others), expected)
+    found = by_distances(points, count, wider * radius, others)
+    assert found.shape == expected.shape
+    for mine, theirs in zip(found, expected, strict=True):  # equal but where distances are equal in float32
+        assert len(set(mine) ^ set(theirs)) <= 2
+        assert (mine[:1] == theirs[:1]).all()
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        by_tree,
+        by_distances,
+        by_boxes,
+    ],
+)
+def test_far_from_everything_nothing_is_found(search):
+    points = np.random.default_rng(0).normal(size=(200, 3))
+    assert (search(points, 4, 1.0, points[:50] + 30) == -1).all()
+    both = np.concatenate([points[:150], points + 30])
+    np.testing.assert_array_equal(search(points, 4, 1.0, both), plain(points, 4, 1.0, both))
 
 
 @pytest.mark.parametrize("dims", [11, 17])

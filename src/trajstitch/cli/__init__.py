@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Name: the module of this package with its `parse`, and a line for --help. A module is imported when it is needed.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Run all stages on embedded data, in minutes."),
+    "demo": ("demo", "Run all stages in a maze, in about a minute."),
     "inspect": ("data", "Show what is in a data set and how good it is."),
     "improve": ("improve", "Make a data set better by stitching its trajectories."),
     "train": ("train", "Train a method on a data set."),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from trajstitch.cli.command import DataCommand, parse_as
+from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
 from trajstitch.jobs.improve import improve_run
@@ -49,13 +50,15 @@ class ImproveCommand(DataCommand):
                 inputs=[self.data],
                 tell=tell,
             )
-        self.say(verdict(data.returns.mean(), result))
+        self.say(verdict(data, result))
         self.say(f"{run.path}/report.html shows what was done")
         return {
             "out": self.out,
             "return_before": float(data.returns.mean()),
             "return_after": float(result.dataset.returns.mean()),
             "accepted": [entry["accepted"] for entry in result.history],
+            "really_end": [int(data.terminal.sum()), int(result.dataset.terminal.sum())],
+            "cut_short": [entry.get("cut_short", 0) for entry in result.history],
             "stitched_share": float(result.seams.stitched.mean()),
             "model_errors": result.errors,
             "graph": result.graph,
@@ -63,17 +66,36 @@ class ImproveCommand(DataCommand):
         }
 
 
-def verdict(before: float, result: Result) -> str:
-    """Return the outcome in one sentence."""
-    replaced = int((result.dataset.returns != result.seams.return_before).sum())
+_FEW = 0.05  # of the trajectories may become shorter without ending, before the verdict warns of it
+
+
+def verdict(data: Dataset, result: Result) -> str:
+    """Return the outcome in a sentence or two; a higher return is not praised where trajectories were only cut."""
+    new = result.dataset
+    replaced = int((new.returns != result.seams.return_before).sum())
     if not replaced:
         why = "no plausible stitch was found" if not result.graph["edges"] else "no new trajectory was better"
         return f"nothing to stitch: {why}; the data are unchanged"
-    after = result.dataset.returns.mean()
-    return (
-        f"{replaced:,} of {len(result.dataset):,} trajectories replaced by better ones: mean return "
-        f"{before:.1f} → {after:.1f}, {result.seams.stitched.mean():.2%} of the steps are stitched"
-    )
+    cut = int(result.history[-1].get("cut_short", 0)) if result.history else 0
+    many_cut = cut > _FEW * len(new)
+    by = "" if many_cut else " by better ones"
+    returns = f"mean return {data.returns.mean():.1f} → {new.returns.mean():.1f}"
+    stitched = f"{result.seams.stitched.mean():.2%} of the steps are stitched"
+    text = f"{replaced:,} of {len(new):,} trajectories replaced{by}: "
+    if "planned_value" in result.graph:
+        recorded, planned = result.graph["recorded_value"], result.graph["planned_value"]
+        text += (
+            f"their starts are worth {planned:.1f} by the plan, {recorded:.1f} as recorded; "
+            f"{data.terminal.sum():,} → {new.terminal.sum():,} really end; {stitched}"
+        )
+    else:
+        text += f"{returns}, {stitched}"
+    if many_cut:
+        text += (
+            f". {cut:,} became shorter than recorded without really ending, so do not take a higher return for a "
+            "better trajectory"
+        )
+    return text
 
 
 def parse(name: str, arguments: list[str]) -> ImproveCommand:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trajstitch.data import Bool, Dataset, Int, Seams, count_revisits
 from trajstitch.errors import InputError
 from trajstitch.evaluation.normalise import normalise, reference_scores
+from trajstitch.stitching.improve import time_limit
 
 Real = NDArray[np.float64]
 _BLOCK = 1 << 18  # steps compared together
@@ -25,11 +26,13 @@ class Facts:
     improved: Dataset
     known: bool  # the improved data have a table of seams
     before: Real  # [M] return of the trajectory each improved one came from
+    was: Int  # [M] number of that trajectory in the original data
     replaced: Bool  # [M] it has a stitched step
     step: Int  # [X] stitched steps of the improved data
     source: Int  # [X] original row they start from
     landing: Int  # [X] original row they land on
     margin: Real  # [X]
+    landing_error: Real  # [X] in typical steps; nan for seams that were chosen by plausibility
     spread: Real  # [X]
     gain: Real  # [X] value gain
     moment: Int  # [X] number of the step within its trajectory
@@ -46,6 +49,27 @@ class Facts:
     def after(self) -> Real:
         """Returns [M] of the improved trajectories."""
         return self.improved.returns
+
+    @property
+    def reachable(self) -> bool:
+        """Whether seams were chosen because an action leads there, not by plausibility."""
+        return bool(np.isfinite(self.landing_error).any())
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Trajectories that really end, original and improved."""
+        return int(self.original.terminal.sum()), int(self.improved.terminal.sum())
+
+    @property
+    def longer(self) -> Bool:
+        """Trajectories [M] that go on where the recording was cut, so that their returns sum up more steps."""
+        grown = self.improved.length > self.original.length[self.was]
+        return self.known & ~self.original.terminal[self.was] & grown
+
+    @property
+    def cut_short(self) -> Bool:
+        """Trajectories [M] that became shorter than recorded without really ending."""
+        return self.known & ~self.improved.terminal & (self.improved.length < self.original.length[self.was])
 
     @property
     def means(self) -> tuple[float, float]:
@@ -73,17 +97,21 @@ def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -
     metric = str(graph.get("metric", "scaled")) if isinstance(graph, Mapping) else "scaled"
     unit = np.maximum(original.obs.std(0), 1e-6) if metric == "scaled" else np.float32(1)
     row = some(original.row, 50_000)
+    first = seams.source[improved.start[:-1]]
+    assert seams.landing_error is not None
     usual = (seams.source[step] + 1).clip(max=len(original.obs) - 1)
     return Facts(
         original=original,
         improved=improved,
         known=improved.seams is not None,
         before=seams.return_before,
+        was=np.searchsorted(original.start[:-1] + np.arange(len(original)), first, side="right") - 1,
         replaced=np.bincount(owner, minlength=len(improved)) > 0,
         step=step,
         source=seams.source[step],
         landing=seams.target[step],
         margin=seams.margin[step].astype(float),
+        landing_error=seams.landing_error[step].astype(float),
         spread=seams.spread[step].astype(float),
         gain=seams.value_gain[step].astype(float),
         moment=step - improved.start[owner],
@@ -92,7 +120,7 @@ def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -
         metric=metric,
         foreign=_foreign(original, improved) if improved.seams else 0,
         repeats=count_revisits(seams.source, improved.start) if improved.seams else 0,
-        horizon=int(config.get("max_length") or original.length.max()),
+        horizon=int(config.get("max_length") or time_limit(original) or original.length.max()),
         kept=len(np.unique(seams.source[~seams.stitched])) / original.transitions,
         reference=reference_scores(str(original.info.get("env_id", "")), original.info),
     )

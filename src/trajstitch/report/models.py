@@ -37,6 +37,11 @@ _ERRORS: dict[str, tuple[str, str, Callable[[float], str]]] = {
         "0% is perfect, 100% is no better than always predicting the mean",
         percent,
     ),
+    "usual_landing_error": (
+        "World model: nine of ten recorded steps are predicted to within",
+        "in typical steps, the median length of a recorded step; of all steps, those it was trained on too",
+        number,
+    ),
 }
 _SIZES: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "epsilon": (
@@ -47,6 +52,20 @@ _SIZES: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "candidates": ("candidate steps", "", number),
     "edges": ("edges", "candidates that are more plausible than the recorded step", number),
     "share_of_states_with_an_edge": ("share of steps with at least one edge", "", percent),
+    "rounds": ("rounds of policy iteration", "until no step is better", number),
+    "residual": ("residual", "the most by which a step is better than the chosen one", number),
+    "recorded_value": ("value of the start states, as recorded", "discounted", number),
+    "planned_value": ("value of the start states, by the plan", "discounted", number),
+}
+# Where steps are possible because an action leads there, two sizes mean something else.
+_SIZES_OF_REACH = _SIZES | {
+    "epsilon": (
+        "tolerance of landing errors",
+        "in typical steps; unless given, nine of ten recorded steps are below, within bounds",
+        number,
+    ),
+    "edges": ("edges", "candidates that an action leads to", number),
+    "share_of_states_with_an_edge": ("share of states with a way on that was not recorded", "", percent),
 }
 
 
@@ -58,7 +77,8 @@ def show_models(result: Result) -> str:
     """Return the section on models: errors, sizes of the graph, and training curves."""
     intro = "Measured on trajectories the models were not trained on."
     tables = []
-    for title, words, values in (("Errors", _ERRORS, result.errors), ("Graph", _SIZES, result.graph)):
+    sizes = _SIZES_OF_REACH if "usual_landing_error" in result.errors else _SIZES
+    for title, words, values in (("Errors", _ERRORS, result.errors), ("Graph", sizes, result.graph)):
         rows = []
         for key, value in values.items():
             label, note, shown = words.get(key, (key.replace("_", " "), "", number))

@@ -10,14 +10,17 @@ from trajstitch.data import Dataset
 from trajstitch.report.audit import show_audit
 from trajstitch.report.comparison import measure
 from trajstitch.report.models import show_models, show_policies, show_settings
+from trajstitch.report.plan import show_plan
 from trajstitch.report.plots import plot_style
+from trajstitch.report.positions import show_positions
 from trajstitch.report.returns import show_iterations, show_returns
 from trajstitch.report.seams import show_places, show_seams
-from trajstitch.report.verdict import show_checks, show_header
+from trajstitch.report.verdict import planned_values, show_checks, show_header
 from trajstitch.stitching.improve import Result
 
 if TYPE_CHECKING:
-    from trajstitch.evaluation.scores import Scores  # which loads the simulator
+    from trajstitch.evaluation.mazes import Maze  # which loads the simulator, like the next
+    from trajstitch.evaluation.scores import Scores
 
 _AUDIT = ("<!-- audit -->\n", "<!-- end of audit -->\n")  # around the section that an audit adds to a page
 
@@ -29,6 +32,7 @@ def render(
     settings: Mapping[str, Any],
     scores: Mapping[str, Scores] | None = None,
     audit: Mapping[str, Any] | None = None,
+    maze: Maze | None = None,
 ) -> str:
     """Return the page as self-contained HTML; the same input gives the same bytes.
 
@@ -40,12 +44,15 @@ def render(
         scores: scores of last checkpoints by the policies' names; names with "original" in them are drawn in the
             colour of old data, names with "improved" in that of new data.
         audit: the content of audit.json; `with_audit` adds it later too.
+        maze: the maze of the data, whose walls are drawn then; positions are drawn without it too.
     """
     facts = measure(original, improved, settings)
     with plot_style():
         sections = [
+            show_positions(facts, result, maze),
+            show_plan(facts, result, scores or {}),
             show_returns(facts),
-            show_iterations(original, result.history),
+            "" if planned_values(result) else show_iterations(original, result.history),
             show_seams(facts, result.graph),
             show_places(original, improved, facts),
             *_AUDIT,

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 def show_returns(facts: Facts) -> str:
     """Return the section on returns before and after: their distributions, and each trajectory."""
     intro = "The return of a trajectory is the sum of its rewards. A trajectory is replaced only by a better one."
+    right, below = "The <b class=new>new</b> returns should lie to the right of the <b class=old>old</b> ones.", ""
+    if longer := int(facts.longer.sum()):
+        intro = (
+            "The return of a trajectory is the sum of its rewards. When one is replaced, what a cut end is "
+            f"still worth counts too. {longer:,} go on where the recording was cut: where steps cost something, a "
+            "better trajectory may have a lower return."
+        )
+        right, below = "", ", or goes on where the recording was cut"
     figures = [
         figure(
             "How returns are distributed",
             plot(partial(_draw_returns, facts.original.returns, facts.after), "% of trajectories", "return"),
-            "Dashed lines mark the means. The <b class=new>new</b> returns should lie to the right of the "
-            "<b class=old>old</b> ones. A single spike at the far right means that many trajectories became "
-            "copies of a few.",
+            f"Dashed lines mark the means. {right} A single spike at the far right means that many trajectories "
+            "became copies of a few.",
         )
     ]
     if facts.known:
@@ -36,7 +43,7 @@ def show_returns(facts: Facts) -> str:
                 "Each trajectory, before and after",
                 plot(partial(_draw_pairs, facts), "return after", "return before"),
                 "Points on the diagonal did not change. The height above it is the gain by stitching. A point "
-                f"below it is a trajectory that became worse.{shown}",
+                f"below it is a trajectory that became worse{below}.{shown}",
             )
         )
     return section("Returns", intro, grid(figures))

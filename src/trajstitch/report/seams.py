@@ -42,14 +42,10 @@ def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
         return section("Seams", intro, "<p class=none>There is no seam in these data.</p>")
     per = np.bincount(facts.improved.trajectory[facts.step], minlength=len(facts.improved))[facts.replaced]
     epsilon = graph.get("epsilon")
+    radius = None if facts.reachable else epsilon
     draw = partial(plot, width=330, height=215)
     figures = [
-        figure(
-            "Plausibility margin",
-            draw(partial(_draw_one, facts.margin), "% of seams", "log likelihood above the old step's"),
-            f"Always above 0; median {number(float(np.median(facts.margin)))}. Seams near 0 are only just "
-            "plausible; very large margins mean that the old step itself was unlikely.",
-        ),
+        _reason(facts, epsilon),
         figure(
             "Value gain",
             draw(partial(_draw_one, facts.gain), "% of seams", "value of landing − of old successor"),
@@ -57,8 +53,14 @@ def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
         ),
         figure(
             "Ensemble spread",
-            draw(partial(_draw_one, facts.spread), "% of seams", "disagreement, in predicted std"),
-            "Below 1, the dynamics models agree within their own noise. Far above 1, they are guessing.",
+            draw(
+                partial(_draw_one, facts.spread),
+                "% of seams",
+                "disagreement, in typical steps" if facts.reachable else "disagreement, in predicted std",
+            ),
+            "The part of the landing error that is disagreement of the ensemble's members."
+            if facts.reachable
+            else "Below 1, the dynamics models agree within their own noise. Far above 1, they are guessing.",
         ),
         figure(
             "Seams per trajectory",
@@ -68,12 +70,12 @@ def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
         figure(
             "Distance bridged",
             draw(
-                partial(_draw_distance, facts.strides, facts.distance, epsilon),
+                partial(_draw_distance, facts.strides, facts.distance, radius),
                 "% of each",
                 f"distance, {facts.metric} states",
             ),
             f"<b class=new>From the old successor to the landing</b>, next to <b class=old>ordinary steps</b>. "
-            f"{'The dashed line is ε. ' if epsilon else ''}Seams much longer than ordinary steps are jumps.",
+            f"{'The dashed line is ε. ' if radius else ''}Seams much longer than ordinary steps are jumps.",
         ),
         figure(
             "When in the trajectory",
@@ -83,6 +85,25 @@ def show_seams(facts: Facts, graph: Mapping[str, float]) -> str:
         ),
     ]
     return section("Seams", intro, grid(figures, "thirds") + _weakest(facts))
+
+
+def _reason(facts: Facts, epsilon: float | None) -> str:
+    """Return the figure on the number by which steps were found possible."""
+    draw = partial(plot, width=330, height=215)
+    if facts.reachable:
+        within = f" Always below the tolerance of {number(epsilon)}." if epsilon else ""
+        return figure(
+            "Landing error",
+            draw(partial(_draw_one, facts.landing_error), "% of seams", "distance, in typical steps"),
+            "How far from its landing the action of a seam leads, by the world model; median "
+            f"{number(float(np.nanmedian(facts.landing_error)))}.{within} An audit shows the real errors.",
+        )
+    return figure(
+        "Plausibility margin",
+        draw(partial(_draw_one, facts.margin), "% of seams", "log likelihood above the old step's"),
+        f"Always above 0; median {number(float(np.median(facts.margin)))}. Seams near 0 are only just "
+        "plausible; very large margins mean that the old step itself was unlikely.",
+    )
 
 
 def _draw_one(values: Real, ax: Axes) -> None:
@@ -127,19 +148,21 @@ def _draw_moments(facts: Facts, ax: Axes) -> None:
 
 
 def _weakest(facts: Facts, count: int = 10) -> str:
-    """Return a table of the distinct seams of lowest margin, to be checked by hand."""
+    """Return a table of the distinct seams of lowest margin or largest landing error, to be checked by hand."""
+    reason, doubt, worst, column = facts.margin, facts.margin, "least plausible", "margin"
+    if facts.reachable:
+        reason, doubt = facts.landing_error, -facts.landing_error
+        worst, column = "farthest off", "landing error"
     pair = facts.source * len(facts.original.obs) + facts.landing
     _, first, uses = np.unique(pair, return_index=True, return_counts=True)
-    order = np.argsort(facts.margin[first], kind="stable")[:count]
+    order = np.argsort(doubt[first], kind="stable")[:count]
     rows = []
     for x, used in zip(first[order], uses[order], strict=True):
         place = [facts.improved.trajectory[facts.step[x]], facts.moment[x], facts.source[x], facts.landing[x]]
-        reasons = [facts.margin[x], facts.gain[x], facts.spread[x], facts.distance[x]]
-        rows.append([*map(str, place), *(number(float(reason)) for reason in reasons), f"{used:,}"])
-    head = ["trajectory", "step", "from row", "to row", "margin", "value gain", "spread", "distance", "uses"]
-    title = (
-        f"The {len(rows)} least plausible of {len(first):,} distinct seams" if len(rows) > 1 else "The only seam"
-    )
+        reasons = [reason[x], facts.gain[x], facts.spread[x], facts.distance[x]]
+        rows.append([*map(str, place), *(number(float(value)) for value in reasons), f"{used:,}"])
+    head = ["trajectory", "step", "from row", "to row", column, "value gain", "spread", "distance", "uses"]
+    title = f"The {len(rows)} {worst} of {len(first):,} distinct seams" if len(rows) > 1 else "The only seam"
     return f"<details><summary>{title}</summary>{table(head, rows)}</details>"
 
 

@@ -25,6 +25,9 @@ def show_header(original: Dataset, facts: Facts, result: Result) -> str:
     ]
     if facts.normalised:
         tiles[3:] = [("normalised score", *(f"{score:.1f}" for score in facts.normalised))]
+    if values := planned_values(result):
+        tiles[0] = ("value of the starts", *map(number, values))
+        tiles[3:] = [("trajectories that really end", *(f"{count:,}" for count in facts.ends))]
     cells = "".join(
         f"<div><span>{label}</span><b>{f'<i>{was}</i> → ' if was else ''}{now}</b></div>"
         for label, was, now in tiles
@@ -53,15 +56,57 @@ def headline(facts: Facts, result: Result) -> str:
         return f"<b>Nothing was stitched:</b> the data are unchanged. {_why_nothing(result)}"
     replaced, share = int(facts.replaced.sum()), len(facts.step) / facts.improved.transitions
     were = "was" if replaced == 1 else "were"
-    text = (
-        f"<b>{replaced:,} of {many:,}</b> trajectories {were} replaced; mean return {number(old)}\u00a0→\u00a0"
-        f"<b>{number(new)}</b>{change(old, new)}"
-    )
-    if facts.normalised:
-        text += ", normalised {:.1f}\u00a0→\u00a0<b>{:.1f}</b>".format(*facts.normalised)
+    text = f"<b>{replaced:,} of {many:,}</b> trajectories {were} replaced; "
+    if values := planned_values(result):
+        text += _of_the_plan(facts, *values)
+    else:
+        text += f"mean return {number(old)}\u00a0→\u00a0<b>{number(new)}</b>{change(old, new)}"
+        if facts.normalised:
+            text += ", normalised {:.1f}\u00a0→\u00a0<b>{:.1f}</b>".format(*facts.normalised)
     doubtful = int((facts.margin <= 0).sum())
-    each = "each more plausible than the step it replaced" if not doubtful else f"{doubtful:,} of them doubtful"
-    return f"{text}. {percent(share)} of steps are stitched, {each}."
+    fine = (
+        "each by an action that leads there"
+        if facts.reachable
+        else "each more plausible than the step it replaced"
+    )
+    text += f". {percent(share)} of steps are stitched, {f'{doubtful:,} of them doubtful' if doubtful else fine}."
+    return text + (f" <b>But</b> {_cut_short(facts)}" if _many_cut_short(facts) else "")
+
+
+def planned_values(result: Result) -> tuple[float, float] | None:
+    """Return what the start states are worth as recorded and by the plan; None unless there is a plan."""
+    keys = ("recorded_value", "planned_value")
+    return (result.graph[keys[0]], result.graph[keys[1]]) if all(key in result.graph for key in keys) else None
+
+
+def _of_the_plan(facts: Facts, recorded: float, planned: float) -> str:
+    """Return what the plan gains; returns of trajectories that go on do not say it, so they come last."""
+    (old, new), (was, now) = facts.means, facts.ends
+    text = (
+        f"by the plan, the states they start in are worth <b>{number(planned)}</b> instead of {number(recorded)}, "
+        f"and {now:,} trajectories instead of {was:,} really end"
+    )
+    if not (longer := int(facts.longer.sum())):
+        return f"{text}; mean return {number(old)}\u00a0→\u00a0{number(new)}"
+    return (
+        f"{text}. {longer:,} go on where the recording was cut, so their returns sum up more steps "
+        f"(mean {number(old)}\u00a0→\u00a0{number(new)})"
+    )
+
+
+_FEW = 0.05  # of trajectories may become shorter without ending
+
+
+def _many_cut_short(facts: Facts) -> bool:
+    return bool(facts.cut_short.mean() > _FEW)
+
+
+def _cut_short(facts: Facts) -> str:
+    many, share = int(facts.cut_short.sum()), percent(facts.cut_short.mean())
+    return (
+        f"{many:,} of {len(facts.improved):,} trajectories ({share}) became shorter than recorded without really "
+        "ending. Their returns sum up fewer steps, so a higher one does not mean that they are better."
+    )
 
 
 def _why_nothing(result: Result) -> str:
@@ -96,8 +141,9 @@ def checks(facts: Facts, result: Result) -> list[Check]:
         return [Check(False, "The improved data have no table of seams, so nothing could be checked.")]
     found = [_check_origin(facts)]
     if len(facts.step):
-        found += [_check_plausible(facts), _check_worse(facts), _check_rewards(facts)]
-        found += [_check_loops(facts), _check_horizon(facts), _check_variety(facts)]
+        found += [_check_reached(facts, result) if facts.reachable else _check_plausible(facts)]
+        found += [_check_worse(facts), _check_cut(facts), _check_rewards(facts)]
+        found += [_check_loops(facts), _check_horizon(facts), _check_variety(facts, result)]
         if (error := result.errors.get("reward_root_mean_square_of_std")) is not None:
             text = f"The reward model's error is {percent(error)} of the spread of held-out rewards."
             found.append(Check(error < 0.25, text))
@@ -122,11 +168,41 @@ def _check_plausible(facts: Facts) -> Check:
     return Check(True, f"{which} {text}")
 
 
+def _check_reached(facts: Facts, result: Result) -> Check:
+    """Compare the landing errors with the tolerance, and that with the errors of recorded steps."""
+    tolerance, usual = result.graph.get("epsilon", np.nan), result.errors.get("usual_landing_error", np.nan)
+    off = int((facts.landing_error >= tolerance).sum())
+    if off:
+        return Check(False, f"{off:,} of {len(facts.step):,} stitched steps miss by more than the tolerance.")
+    text = (
+        f"By the world model, the action of each stitched step leads to within {number(tolerance)} typical steps "
+        f"of its landing, by median {number(float(np.median(facts.landing_error)))}. Of recorded steps the model "
+        f"predicts nine of ten to within {number(usual)}."
+    )
+    return Check(bool(usual <= tolerance), text)
+
+
 def _check_worse(facts: Facts) -> Check:
-    worse = int((facts.after < facts.before - 1e-6 * np.abs(facts.before)).sum())
+    longer = facts.longer
+    worse = int(((facts.after < facts.before - 1e-6 * np.abs(facts.before)) & ~longer).sum())
     if worse:
-        return Check(False, f"Lower return than before: {worse:,} of {len(facts.after):,} trajectories.")
-    return Check(True, "No trajectory has a lower return than before.")
+        return Check(False, f"Lower return than before: {worse:,} of {(~longer).sum():,} trajectories.")
+    if not longer.any():
+        return Check(True, "No trajectory has a lower return than before.")
+    text = f"{longer.sum():,} trajectories go on where the recording was cut, so their returns cannot be compared."
+    return Check(True, f"{text} No other has a lower return than before." if not longer.all() else text)
+
+
+def _check_cut(facts: Facts) -> Check:
+    if _many_cut_short(facts):
+        return Check(False, _cut_short(facts))
+    many = int(facts.cut_short.sum())
+    which = "No trajectory" if not many else f"Only {many:,} of {len(facts.improved):,} trajectories"
+    was, now = facts.ends
+    return Check(
+        True,
+        f"{which} became shorter than recorded without really ending. {was:,} really ended before, {now:,} now.",
+    )
 
 
 def _check_rewards(facts: Facts) -> Check:
@@ -159,11 +235,13 @@ def _check_horizon(facts: Facts) -> Check:
     return Check(bool(now - was < 0.25), text)
 
 
-def _check_variety(facts: Facts) -> Check:
+def _check_variety(facts: Facts, result: Result) -> Check:
     text = (
         f"{percent(facts.kept)} of the original steps still occur. Below one half, many trajectories have "
         "merged into a few and the data have lost variety."
     )
+    if result.plan is not None:
+        text += f" The plan beside them has the best step of each of {result.plan.transitions:,} states."
     return Check(facts.kept > 0.5, text)
 
 

@@ -118,10 +118,10 @@ def step_number(data: Dataset, source: Int, target: Int) -> Int:
 
 
 def make_pairs(setup: Setup, graph: Graph, edge: Int, owner: Int, value: NDArray[np.float64], key: Any) -> Pairs:
-    """Make the steps of edges, with margin, spread and gain; a step of no recorded pair gains nothing."""
+    """Make the steps of edges, with margin, spread and gain."""
     landing, target = graph.landing[edge], graph.target[owner]
     made = setup.edges.make(graph.source[owner], landing, key)
-    gain = np.where(target >= 0, value[landing] - value[target], 0).astype(np.float32)
+    gain = (value[landing] - value[target]).astype(np.float32)
     return Pairs(made.action, made.reward, graph.margin[edge], graph.spread[edge], gain, made.error)
 
 

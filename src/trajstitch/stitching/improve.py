@@ -42,7 +42,7 @@ from trajstitch.stitching.current import (
     to_dataset,
 )
 from trajstitch.stitching.edges import Edges, Plausible, Reachable
-from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig
+from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig, without_last
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
 from trajstitch.stitching.model_calls import (
     _BLOCK,
@@ -125,9 +125,11 @@ def time_limit(data: Dataset) -> int | None:
     """Return the time limit of episodes that the data name, or None."""
     if "env_horizon" in data.info:
         return int(data.info["env_horizon"])
-    spec = json.loads(str(data.info.get("env_spec") or "{}"))
-    limit = spec.get("max_episode_steps") if isinstance(spec, dict) else None
-    return int(limit) if limit else None
+    try:
+        limit = json.loads(str(data.info.get("env_spec") or "{}")).get("max_episode_steps")
+    except (ValueError, AttributeError):
+        return None  # a description that someone else wrote
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 @dataclass(frozen=True)
@@ -237,12 +239,13 @@ def _improve_optimally(
     if value_model is None:
         value_model, training["value 1"] = _fit_value(setup, current, 0, None)
     learned = state_values(data, value_model, data.last_row)
-    problem = _problem(setup, graph, learned)
+    end = _ends_worth(setup, graph, learned)
+    problem = _problem(setup, without_last(graph, data.transitions), end)
     plan = solve(
         problem, config.optimal, edges.slopes if isinstance(edges, Reachable) else None, setup.tell("plan")
     )
     recorded = recorded_values(problem, config.optimal)
-    composed, entry, best = _compose(setup, current, plan, recorded)
+    composed, entry, best = _compose(setup, original(data, problem.graph), plan, end)
     history = [{"iteration": 1, **entry, "seconds": time.monotonic() - begin}]
     sizes = _sizes(graph) | {
         "rounds": plan.rounds,
@@ -415,20 +418,44 @@ def apply(
 # -- the planner optimal -----------------------------------------------------------------------------------------
 
 
-def _problem(setup: Setup, graph: Graph, learned: NDArray[np.float64]) -> Problem:
+def _ends_worth(setup: Setup, graph: Graph, learned: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what the last states are worth [rows]; a cut end at most what it would earn as others did after it.
+
+    The learned value may be wrong where few trajectories end. So a cut end that has an edge takes the truest one,
+    and goes on along the recorded steps from there; it is worth the smaller of the two.
+    """
+    data = setup.data
+    cut = np.arange(data.transitions, len(graph.source))  # the pairs of cut ends
+    cut = cut[np.diff(graph.begin)[cut] > 0]
+    if not len(cut):
+        return learned
+    truest = np.array([graph.begin[q] + graph.margin[graph.begin[q] : graph.begin[q + 1]].argmax() for q in cut])
+    joined = dataclasses.replace(
+        graph,
+        source=np.concatenate([data.row, graph.source[cut]]),
+        target=np.concatenate([data.row + 1, graph.landing[truest]]),
+    )
+    assert graph.reward is not None
+    reward = np.concatenate([data.reward, graph.reward[truest]])
+    onward = recorded_values(Problem(joined, reward, graph.reward, graph.margin, learned), setup.config.optimal)
+    end = learned.copy()
+    row = graph.source[cut]
+    end[row] = np.minimum(learned[row], onward[row])
+    return end
+
+
+def _problem(setup: Setup, graph: Graph, end: NDArray[np.float64]) -> Problem:
     """Return what the planner is to solve."""
     data = setup.data
-    reward = np.zeros(len(graph.source), np.float32)
-    reward[: data.transitions] = data.reward
     if graph.reward is not None:
-        return Problem(graph, reward, graph.reward, graph.epsilon - graph.margin, learned)
+        return Problem(graph, data.reward, graph.reward, graph.epsilon - graph.margin, end)
     owner = np.repeat(np.arange(len(graph.source)), np.diff(graph.begin))
     steps = setup.edges.make(graph.source[owner], graph.landing, jax.random.key(1000 * setup.seed + 400))
-    return Problem(graph, reward, steps.reward, np.zeros(len(owner), np.float32), learned)
+    return Problem(graph, data.reward, steps.reward, np.zeros(len(owner), np.float32), end)
 
 
 def _compose(
-    setup: Setup, current: Current, plan: Plan, recorded: NDArray[np.float64]
+    setup: Setup, current: Current, plan: Plan, end: NDArray[np.float64]
 ) -> tuple[Current, dict[str, Any], Dataset]:
     """Follow the plan from every start, and accept what is better; also return the best step of every state."""
     data, graph = setup.data, current.graph
@@ -450,7 +477,7 @@ def _compose(
 
     first = data.row[data.start[:-1]]
     walks = follow(graph, plan, len(data.obs), first, setup.config.horizon(data))
-    accepted, entry = accept(setup, planned, paths(walks), recorded)
+    accepted, entry = accept(setup, planned, paths(walks), end)
     everywhere = paths(cover(graph, plan, len(data.obs)))
     begun = (
         np.searchsorted(

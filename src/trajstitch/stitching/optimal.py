@@ -1,15 +1,16 @@
 """Optimal: the best step from every state, by dynamic programming over all edges and recorded steps.
 
 Nodes are the states of the data. From a state lead its recorded step, whose reward is known, and its edges, whose
-reward a model expects; a state where an episode really ended is worth 0, one without any way on what the caller
-says. The value of a state is that of its best step:
+reward a model expects. The last state of a trajectory is worth 0 where the episode really ended, and where it was
+cut what the caller says. The value of any other state is that of its best step:
 
     V(s) = max( r + γ·V(s'),  max over edges  r̂ + γ·(V(ŝ') - caution·error·slope(ŝ')) )
 
 *Believable values.* An edge forgives a small landing error, and of a thousand errors a plan picks those that
-flatter it. So an edge counts for what its landing is worth in the worst direction: its error times the steepest
-fall of V between ŝ' and its neighbours. Slopes follow from values and values from slopes, so the graph is solved
-three times: without caution, and twice with the slopes of the values before.
+flatter it. So an edge counts for what its landing is worth in the worst direction: less its error times the
+steepest fall of V between ŝ' and its neighbours. V is that of the recorded steps or of the plan, whichever falls
+more steeply: a plan that goes in circles makes its own values flat. Slopes follow from values and values from
+slopes, so the graph is solved twice, first with the slopes of the recorded values alone.
 
 *Solving.* Policy iteration: the values of a policy are exact, because from each state a policy makes one step, so
 that k doublings (R ← R + γᵗ·R[next], next ← next[next]) sum the rewards of 2ᵏ steps. Each round takes, in every
@@ -44,8 +45,10 @@ class OptimalConfig:
 
     discount: float = 0.995  # Discount of future rewards.
     # An edge counts for its landing's value minus this many times its landing error times the slope of values.
-    caution: float = 1.0
-    tolerance: float = 1e-6  # Values are exact within this share of the largest one.
+    caution: float = 2.0
+    tolerance: float = (
+        1e-6  # No step may be better than the chosen one by more than this share of the largest value.
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.discount < 1 or not self.caution >= 0 or not self.tolerance > 0:
@@ -56,11 +59,11 @@ class OptimalConfig:
 class Problem:
     """What is to be solved; pairs and edges are those of the graph."""
 
-    graph: Graph  # a pair whose target is -1 has no recorded step
+    graph: Graph
     reward: NDArray[np.floating]  # [Q] of the recorded steps
     edge_reward: NDArray[np.floating]  # [X]
     edge_error: NDArray[np.floating]  # [X] landing errors, in typical steps
-    end: Value  # [rows] what a state is worth from which no step leads
+    end: Value  # [rows] what the last states of trajectories are worth
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,40 +71,33 @@ class Plan:
     """The best step from every state."""
 
     value: Value  # [rows]
-    # [Q] the edge that each pair's source takes; -1: the recorded step, or none where none was recorded
-    choice: Int
+    choice: Int  # [Q] the edge that each pair's source takes; -1: the recorded step
     rounds: int
     residual: float  # the largest amount by which a step is better than the chosen one
 
 
 def solve(problem: Problem, config: OptimalConfig, slopes: Slopes | None = None, tell: Tell = silent) -> Plan:
     """Find the best steps; `slopes` returns the steepest falls of values around each landing state."""
-    plan = None
-    passes = 3 if config.caution and slopes else 1
-    for k in range(passes):
-        cost = None if plan is None or slopes is None else config.caution * config.discount * slopes(plan.value)
-        plan = _solve(problem, config, cost, None if plan is None else plan.choice)
-        tell(k + 1, passes, f"{plan.rounds} rounds")
-    assert plan is not None
+    if slopes is None or not config.caution:
+        return _solve(problem, config, None, None)
+    price = config.caution * config.discount
+    recorded = slopes(recorded_values(problem, config))
+    plan = _solve(problem, config, price * recorded, None)
+    tell(1, 2, f"{plan.rounds} rounds")
+    plan = _solve(problem, config, price * np.maximum(recorded, slopes(plan.value)), plan.choice)
+    tell(2, 2, f"{plan.rounds} rounds")
     return plan
 
 
 def recorded_values(problem: Problem, config: OptimalConfig) -> Value:
-    """Compute the values [rows] of the recorded steps; a cut end takes its truest edge, if it has one."""
-    graph = problem.graph
-    choice = np.full(len(graph.source), -1)
-    for pair in np.flatnonzero((graph.target < 0) & (np.diff(graph.begin) > 0)):
-        edges = slice(graph.begin[pair], graph.begin[pair + 1])
-        choice[pair] = edges.start + problem.edge_error[edges].argmin()
-    return _value_of(problem, config, None, choice)
+    """Compute the values [rows] of the recorded steps."""
+    return _value_of(problem, config, None, np.full(len(problem.graph.source), -1))
 
 
 def _solve(problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, choice: Int | None) -> Plan:
     """Solve the graph, where landing at a row costs cost[row] per typical step of landing error."""
     graph = problem.graph
     choice = np.full(len(graph.source), -1) if choice is None else choice.copy()
-    forced = (graph.target < 0) & (np.diff(graph.begin) > 0)  # no recorded step, but an edge
-    choice[forced] = np.where(choice[forced] < 0, graph.begin[:-1][forced], choice[forced])
     for rounds in range(1, _ROUNDS + 1):
         value = _value_of(problem, config, cost, choice)
         margin = config.tolerance * max(float(np.abs(value).max()), 1e-300)
@@ -120,9 +116,8 @@ def _solve(problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] |
 
 def _recorded(problem: Problem, config: OptimalConfig, value: Value, pair: Int) -> Value:
     """Return the values of recorded steps."""
-    target = problem.graph.target[pair]
-    stay = problem.reward[pair] + config.discount * value[target]
-    return np.where(target < 0, -np.inf, stay)
+    stay: Value = problem.reward[pair] + config.discount * value[problem.graph.target[pair]]
+    return stay
 
 
 def _best_edges(
@@ -163,7 +158,7 @@ def _value_of(problem: Problem, config: OptimalConfig, cost: NDArray[np.floating
     taken = np.flatnonzero(choice >= 0)
     total = np.append(problem.end, 0.0)
     following = np.full(rows + 1, rows)  # the row after the last follows itself and earns nothing
-    stays = np.flatnonzero((choice < 0) & (graph.target >= 0))
+    stays = np.flatnonzero(choice < 0)
     following[graph.source[stays]] = graph.target[stays]
     total[graph.source[stays]] = problem.reward[stays]
     following[graph.source[taken]] = graph.landing[choice[taken]]
@@ -244,11 +239,10 @@ def cover(graph: Graph, plan: Plan, rows: int) -> Walks:
 def _steps(graph: Graph, plan: Plan, rows: int) -> tuple[Int, Int]:
     """Return the pair of each row's best step, -1: none, and the row it leads to, both [rows]."""
     pair_of, following = np.full(rows, -1), np.full(rows, -1)
-    makes = np.flatnonzero((plan.choice >= 0) | (graph.target >= 0))
-    pair_of[graph.source[makes]] = makes
-    choice = plan.choice[makes]
-    landing = graph.landing[np.maximum(choice, 0)] if len(graph.landing) else np.zeros(len(makes), np.int64)
-    following[graph.source[makes]] = np.where(choice >= 0, landing, graph.target[makes])
+    pair_of[graph.source] = np.arange(len(graph.source))
+    following[graph.source] = graph.target
+    taken = np.flatnonzero(plan.choice >= 0)
+    following[graph.source[taken]] = graph.landing[plan.choice[taken]]
     return pair_of, following
 
 

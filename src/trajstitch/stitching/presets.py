@@ -14,7 +14,14 @@ from trajstitch.training.loop import Fit
 
 
 def _sized(
-    dynamics: int, inverse: int, reward: int, value: int, world: int, rate: float, width: int = 0, **more: Any
+    dynamics: int,
+    inverse: int,
+    reward: int,
+    value: int,
+    world: dict[str, Any],
+    rate: float,
+    width: int = 0,
+    **more: Any,
 ) -> Improve:
     """Return our settings with these numbers of gradient steps and this learning rate."""
     return Improve(
@@ -22,16 +29,18 @@ def _sized(
         inverse=InverseConfig(width=width, fit=Fit(inverse, 256, rate)),
         reward=RewardConfig(fit=Fit(reward, 256, rate)),
         value=ValueConfig(fit=Fit(value, 256, rate)),
-        world=replace(WORLD, fit=Fit(world, 256, 1e-3)),
+        world=replace(WORLD, **world),
         **more,
     )
 
 
+_SMALL_WORLD = {"members": 4, "elites": 3, "width": 128, "depth": 3, "fit": Fit(8_000, 256, 1e-3)}
+
 PRESETS: dict[str, Improve] = {
     # Minutes on two cores.
-    "quick": _sized(6_000, 8_000, 2_000, 5_000, 6_000, 1e-3),
+    "quick": _sized(6_000, 8_000, 2_000, 5_000, _SMALL_WORLD, 1e-3),
     # Our trade-off on one GPU.
-    "standard": _sized(50_000, 50_000, 20_000, 30_000, 50_000, 3e-4, width=750),
+    "standard": _sized(50_000, 50_000, 20_000, 30_000, {}, 3e-4, width=750),
     # The paper's models and step counts.
     "paper": Improve(
         max_repeats=None,

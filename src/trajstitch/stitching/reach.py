@@ -104,6 +104,8 @@ class ReachFinder:
         some = np.random.default_rng(0).permutation(self.data.transitions)[:_TRIES]
         row = np.resize(self.data.row[some], _TRIES)
         outcome = self._outcome(row, self.recorded[row], row + 1)
+        if not np.isfinite(outcome.error + outcome.reward).all():
+            raise InputError("the world model's steps are not finite for some states; look at its training")
         return float(np.quantile(outcome.error, 0.9))
 
     @cached_property
@@ -189,11 +191,12 @@ class ReachFinder:
         row = np.resize(row, _BLOCK)  # always a whole block, so that one shape is compiled
         action, (low, high) = self.recorded[row], map(np.asarray, self.box)
         # Differences are taken towards the farther end of the range, so that actions stay within it.
-        shift = np.where(action > (low + high) / 2, -_SHIFT, _SHIFT) * np.maximum(high - low, 1e-6)
+        shift = np.where(action > (low + high) / 2, -_SHIFT, _SHIFT) * (high - low)
         shift = shift.astype(np.float32)
         moved = action + np.eye(len(low), dtype=np.float32)[:, None] * shift
         mean = [self._predict(row, one)[0].mean(0) for one in (action, *moved)]
-        return _linearised(jnp.stack(mean), action, shift)
+        # A constant action is not moved: its slope is 0, so that no part of the change is left to it.
+        return _linearised(jnp.stack(mean), action, np.where(high > low, shift, np.float32(1)))
 
     def _hopeful(self, line: Line, shown: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether the linear model reaches the candidates [B, K] about as well as the tolerance demands."""

@@ -58,7 +58,8 @@ class Boxes:
         """
         left, limit = self._ask(query, bound)
         box = self._reached(left[:, :-2], limit)
-        found = []
+        none = np.zeros(0, np.int64)
+        found = [(none, none)]
         for b in range(0, len(box), _COLUMNS // _POINTS):
             some = box[b : b + _COLUMNS // _POINTS]
             distance = left @ self._right[some].reshape(-1, left.shape[1]).T
@@ -89,7 +90,7 @@ class Boxes:
         query, limit = np.resize(query, (ROWS, query.shape[1])), np.resize(limit, ROWS)
         large = np.flatnonzero(np.concatenate([_within(box, query, limit) for box in self._large]))
         together = _COLUMNS // _SMALL
-        small = []
+        small = [np.zeros(0, bool)]
         for b in range(0, len(large), together):
             some = np.resize(large[b : b + together], together)  # always a whole call, for one shape
             box = self._small[some].transpose(1, 2, 0, 3).reshape(query.shape[1], 2, _COLUMNS)

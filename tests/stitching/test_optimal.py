@@ -1,0 +1,275 @@
+"""The optimal planner against plain value iteration and plain walks, on any small graph."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajstitch.errors import InputError
+from trajstitch.stitching import optimal
+from trajstitch.stitching.graph import Graph
+from trajstitch.stitching.optimal import OptimalConfig, Plan, Problem, cover, follow, recorded_values, solve
+
+ROUND = [-2.0, -1.0, 0.0, 1.0, 2.0]  # so that steps are often equally good
+
+
+def graph_of(source, target, landing):
+    """A graph of pairs, with a list of landings for each."""
+    count = [len(one) for one in landing]
+    flat = np.array([row for one in landing for row in one], np.int64)
+    none = np.zeros(len(flat), np.float32)
+    begin = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
+    return Graph(np.array(source, np.int64), np.array(target, np.int64), begin, flat, none, none, 0, 0.1, none)
+
+
+@st.composite
+def problems(draw):
+    """Any small graph: circles, steps to oneself, pairs without an edge, states without a way on."""
+    rows = draw(st.integers(2, 8))
+    source = draw(st.permutations(range(rows)))[: draw(st.integers(1, rows))]
+    row = st.integers(0, rows - 1)
+    target = [draw(row) for _ in source]
+    graph = graph_of(source, target, [draw(st.lists(row, max_size=3)) for _ in source])
+    rng = np.random.default_rng(draw(st.integers(0, 2**20)))
+    shift = draw(st.sampled_from([0, -2, 2]))
+    few = draw(st.booleans())
+
+    def numbers(size):
+        return rng.choice(ROUND, size) + shift if few else rng.normal(size=size) + shift
+
+    end = np.where(rng.random(rows) < 0.5, 0.0, numbers(rows))  # 0 where the episode really ended
+    error = rng.choice([0, 0.5], len(graph.landing)) if few else rng.uniform(0, 1, len(graph.landing))
+    return Problem(graph, numbers(len(source)), numbers(len(graph.landing)), error, end)
+
+
+def ways_on(problem, discount, cost):
+    """For each row its ways on: (edge or -1, what the step itself is worth, the row it leads to)."""
+    graph = problem.graph
+    ways = [[] for _ in problem.end]
+    for pair, row in enumerate(graph.source):
+        ways[row].append((-1, problem.reward[pair], graph.target[pair]))
+        for edge in range(graph.begin[pair], graph.begin[pair + 1]):
+            landing = graph.landing[edge]
+            pays = problem.edge_reward[edge] - discount * problem.edge_error[edge] * cost[landing]
+            ways[row].append((edge, pays, landing))
+    return ways
+
+
+def plain_values(problem, discount, cost):
+    """Values by the equation, one state at a time, until nothing changes."""
+    ways = ways_on(problem, discount, cost)
+    value = [0.0 if has else float(end) for has, end in zip(ways, problem.end, strict=True)]
+    change = np.inf
+    while change > 1e-12:
+        change = 0.0
+        for row, has in enumerate(ways):
+            if has:
+                new = max(pays + discount * value[to] for _, pays, to in has)
+                change = max(change, abs(new - value[row]))
+                value[row] = float(new)
+    return np.array(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    problem=problems(),
+    discount=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    caution=st.sampled_from([0.0, 1.0, 3.0]),
+    slope=st.sampled_from([None, 0.3, 2.0]),
+)
+def test_values_are_those_of_plain_value_iteration(problem, discount, caution, slope):
+    rows = len(problem.end)
+    slopes = None if slope is None else slope * np.linspace(0, 1, rows)
+    cost = np.zeros(rows) if slopes is None else caution * slopes
+    config = OptimalConfig(discount=discount, caution=caution, tolerance=1e-12)
+    with patch.object(optimal, "_PAIRS", 3):  # in several parts
+        plan = solve(problem, config, None if slopes is None else lambda _: slopes)
+    np.testing.assert_allclose(plan.value, plain_values(problem, discount, cost), rtol=1e-8, atol=1e-8)
+    assert plan.residual <= 1e-12 * max(np.abs(plan.value).max(), 1e-300)
+    # The choice is one of the pair's own steps, and attains the value.
+    graph, ways = problem.graph, ways_on(problem, discount, cost)
+    for pair, row in enumerate(graph.source):
+        taken = [pays + discount * plan.value[to] for edge, pays, to in ways[row] if edge == plan.choice[pair]]
+        assert len(taken) == 1
+        assert plan.value[row] == pytest.approx(taken[0], rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems(), discount=st.sampled_from([0.0, 0.9, 0.99]))
+def test_a_coarse_tolerance_bounds_what_is_lost(problem, discount):
+    """No step is better than the chosen one by more than the tolerance, so values lack at most that every step."""
+    with patch.object(optimal, "_PAIRS", 2):
+        plan = solve(problem, OptimalConfig(discount=discount, tolerance=0.1))
+    margin = 0.1 * np.abs(plan.value).max()
+    assert plan.residual <= margin
+    lacking = plain_values(problem, discount, np.zeros(len(problem.end))) - plan.value
+    assert lacking.min() >= -1e-8
+    assert lacking.max() <= margin / (1 - discount) + 1e-8
+    better = [
+        pays + discount * plan.value[to] - plan.value[row]
+        for row, has in enumerate(ways_on(problem, discount, np.zeros(len(problem.end))))
+        for _, pays, to in has
+    ]
+    assert plan.residual == pytest.approx(max([0.0, *better]), abs=1e-9)
+
+
+@pytest.mark.parametrize(("steep", "value"), [(4.0, 1.0), (1.0, 1.5)])  # 0.5·(4 - 0.5·4), 0.5·(4 - 0.5·2)
+def test_slopes_are_the_steeper_of_the_recorded_and_the_planned_values(steep, value):
+    graph = graph_of([0, 1], [1, 2], [[3], [3]])
+    problem = Problem(graph, np.zeros(2), np.zeros(2), np.array([0.5, 0.5]), np.array([0, 0, 1.0, 4.0]))
+    asked, told = [], []
+
+    def slopes(values):
+        asked.append(values[0])
+        return np.full(4, [2.0, steep][len(asked) - 1], np.float32)
+
+    plan = solve(problem, OptimalConfig(discount=0.5, caution=1.0), slopes, lambda *a: told.append(a[:2]))
+    assert asked == [0.25, 1.5]  # of the recorded steps 0.5·0.5·1, then of the plan 0.5·(4 - 0.5·2)
+    assert plan.value[0] == value
+    assert told == [(1, 2), (2, 2)]
+    solve(problem, OptimalConfig(caution=0.0), lambda _: pytest.fail("no caution needs no slopes"))
+
+
+def test_of_equal_steps_the_recorded_one_then_the_first_edge():
+    graph = graph_of([0, 1], [3, 3], [[4, 5], [3, 4, 5]])
+    problem = Problem(graph, np.array([1.0, 0]), np.ones(5), np.zeros(5), np.zeros(6))
+    assert solve(problem, OptimalConfig()).choice.tolist() == [-1, 2]
+
+
+def test_a_plan_that_does_not_settle_is_a_sentence():
+    """The first round takes the step to where it pays; that this was right takes a second one."""
+    graph = graph_of([0, 1], [2, 2], [[1], []])
+    problem = Problem(graph, np.array([0.0, 1.0]), np.zeros(1), np.zeros(1), np.zeros(3))
+    assert solve(problem, OptimalConfig()).rounds == 2
+    with patch.object(optimal, "_ROUNDS", 1), pytest.raises(InputError, match="did not settle within 1 rounds"):
+        solve(problem, OptimalConfig())
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), discount=st.sampled_from([0.0, 0.9, 0.99]))
+def test_recorded_values_are_those_of_a_plain_walk(problem, discount):
+    graph = problem.graph
+    value = recorded_values(problem, OptimalConfig(discount=discount))
+    pair_of = {int(row): pair for pair, row in enumerate(graph.source)}
+    for row in range(len(problem.end)):
+        at, total, weight = row, 0.0, 1.0
+        while weight > 1e-13:
+            if (pair := pair_of.get(at, -1)) >= 0:
+                total, at = total + weight * problem.reward[pair], int(graph.target[pair])
+            else:
+                total += weight * problem.end[at]
+                break
+            weight *= discount
+        assert value[row] == pytest.approx(total, rel=1e-9, abs=1e-9)
+
+
+# -- walks -------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def plans(draw):
+    """A graph in which every row makes at most one step, anywhere, and the plan that makes it."""
+    rows = draw(st.integers(1, 24))
+    kind = draw(st.sampled_from(["any", "circles", "line"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**20)))
+    to = rng.permutation(rows) if kind == "circles" else rng.integers(0, rows, rows)
+    if kind == "line":
+        to = np.minimum(np.arange(rows) + 1, rows - 1)
+        to[rng.integers(0, rows)] = rng.integers(0, rows)
+    source = rng.permutation(rows)[: draw(st.integers(1, rows))]
+    how = rng.choice(2, len(source))  # recorded, an edge
+    target = np.where(how == 0, to[source], rng.integers(0, rows, len(source)))
+    landing = [
+        [int(rng.integers(0, rows)), int(to[row])] if one == 1 else []
+        for row, one in zip(source, how, strict=True)
+    ]
+    graph = graph_of(source, target, landing)
+    choice = np.where(how == 1, graph.begin[1:] - 1, -1)
+    step = {int(row): (pair, int(choice[pair]), int(to[row])) for pair, row in enumerate(source)}
+    return graph, Plan(np.zeros(rows), choice, 1, 0.0), rows, step
+
+
+@settings(max_examples=80, deadline=None)
+@given(plan=plans(), horizon=st.integers(1, 30), data=st.data())
+def test_following_is_a_plain_loop(plan, horizon, data):
+    graph, chosen, rows, step = plan
+    first = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=5))
+    walks = follow(graph, chosen, rows, np.array(first), horizon)
+    assert len(walks.start) == len(first) + 1
+    for number, at in enumerate(first):
+        walked = []
+        while at in step and len(walked) < horizon:
+            pair, edge, to = step[at]
+            walked.append((pair, edge))
+            at = to
+        part = slice(walks.start[number], walks.start[number + 1])
+        assert list(zip(walks.pair[part], walks.edge[part], strict=True)) == walked
+        assert walks.last[number] == at
+
+
+@settings(max_examples=200, deadline=None)
+@given(plan=plans())
+def test_a_cover_makes_every_step_once(plan):
+    graph, chosen, rows, step = plan
+    walks = cover(graph, chosen, rows)
+    source = graph.source[walks.pair]
+    assert sorted(source.tolist()) == sorted(step)  # each state that has a step, once
+    assert walks.start[0] == 0
+    assert walks.start[-1] == len(source)
+    assert (np.diff(walks.start) > 0).all()
+    assert len(walks.last) == len(walks.start) - 1
+    for row, pair, edge in zip(source.tolist(), walks.pair, walks.edge, strict=True):
+        assert step[row][:2] == (pair, edge)
+    leads = {to for _, _, to in step.values()}
+    for a, b, last in zip(walks.start[:-1], walks.start[1:], walks.last, strict=True):
+        part = source[a:b].tolist()
+        for row, following in zip(part, [*part[1:], last], strict=True):
+            assert step[row][2] == following
+        # As long as possible: a walk begins where none leads to, else at the lowest row of a circle.
+        if part[0] in leads:
+            assert last == part[0] == min(part)
+        # It ends where no step leads on, or where another walk, or it itself, has been.
+        assert last not in step or last in source
+    # No two walks could be one: no walk that begins where no step leads to starts where another ends.
+    assert len(walks.last) == _fewest(step)
+
+
+def _fewest(step):
+    """The least number of walks: heads are states that no step leads to, or circles that none enters."""
+    leads = {to for _, _, to in step.values()}
+    return sum(row not in leads for row in step) + _closed_circles(step)
+
+
+def _closed_circles(step):
+    """Circles in which each state keeps the circle's own step, which the lowest of several rows decides."""
+    count, seen = 0, set()
+    kept = {}
+    for row in sorted(step):
+        kept.setdefault(step[row][2], row)
+    for row in step:
+        at, walked = row, []
+        while at in step and at not in walked and at not in seen:
+            walked.append(at)
+            at = step[at][2]
+        if at in walked:
+            circle = walked[walked.index(at) :]
+            count += all(kept[one] in circle for one in circle)
+        seen.update(walked)
+    return count
+
+
+def test_a_cover_without_any_step_is_empty():
+    graph = graph_of([], [], [])
+    walks = cover(graph, Plan(np.zeros(3), np.zeros(0, np.int64), 1, 0.0), 3)
+    assert len(walks.pair) == len(walks.last) == 0
+    assert walks.start.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"discount": 1.0}, {"discount": -0.1}, {"caution": -1.0}, {"tolerance": 0.0}, {"caution": np.nan}]
+)
+def test_impossible_settings(bad):
+    with pytest.raises(InputError, match="discount must be from 0 to below 1"):
+        OptimalConfig(**bad)
