@@ -1,4 +1,4 @@
-"""Run the whole demo with several seeds and save the scores of each run.
+"""Run the whole Hopper demo with several seeds and save the scores of each run.
 
 python -m benchmarks.demo --json results/demo.json
 """
@@ -17,7 +17,7 @@ from benchmarks.command import TRAJSTITCH, command
 
 
 def main() -> None:
-    """Run `trajstitch demo` once per seed; the results so far are saved after each run."""
+    """Run `trajstitch demo hopper` once per seed; the results so far are saved after each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="Number of runs; seeds are 0, 1, ...")
     parser.add_argument("--json", type=Path, required=True, help="File to write the results to.")
@@ -26,7 +26,7 @@ def main() -> None:
     for seed in range(args.seeds):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(
-                [*TRAJSTITCH, "demo", "--quiet", "--json", "--seed", str(seed), "--out", folder],
+                [*TRAJSTITCH, "demo", "hopper", "--quiet", "--json", "--seed", str(seed), "--out", folder],
                 capture_output=True,
                 text=True,
                 check=True,

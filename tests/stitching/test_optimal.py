@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from trajstitch.errors import InputError
 from trajstitch.stitching import optimal
 from trajstitch.stitching.graph import Graph
-from trajstitch.stitching.optimal import OptimalConfig, Plan, Problem, cover, follow, recorded_values, solve
+from trajstitch.stitching.optimal import (
+    Neighbourhood,
+    OptimalConfig,
+    Plan,
+    Problem,
+    cover,
+    follow,
+    recorded_values,
+    solve,
+)
 
 ROUND = [-2.0, -1.0, 0.0, 1.0, 2.0]  # so that steps are often equally good
 
@@ -83,9 +92,9 @@ def test_values_are_those_of_plain_value_iteration(problem, discount, caution, s
     rows = len(problem.end)
     slopes = None if slope is None else slope * np.linspace(0, 1, rows)
     cost = np.zeros(rows) if slopes is None else caution * slopes
-    config = OptimalConfig(discount=discount, caution=caution, tolerance=1e-12)
+    config = OptimalConfig(discount=discount, caution=caution, agree=0.0, tolerance=1e-12)
     with patch.object(optimal, "_PAIRS", 3):  # in several parts
-        plan = solve(problem, config, None if slopes is None else lambda _: slopes)
+        plan = solve(problem, config, None if slopes is None else Neighbourhood(lambda _: slopes, None))
     np.testing.assert_allclose(plan.value, plain_values(problem, discount, cost), rtol=1e-8, atol=1e-8)
     assert plan.residual <= 1e-12 * max(np.abs(plan.value).max(), 1e-300)
     # The choice is one of the pair's own steps, and attains the value.
@@ -115,21 +124,37 @@ def test_a_coarse_tolerance_bounds_what_is_lost(problem, discount):
     assert plan.residual == pytest.approx(max([0.0, *better]), abs=1e-9)
 
 
-@pytest.mark.parametrize(("steep", "value"), [(4.0, 1.0), (1.0, 1.5)])  # 0.5·(4 - 0.5·4), 0.5·(4 - 0.5·2)
-def test_slopes_are_the_steeper_of_the_recorded_and_the_planned_values(steep, value):
+def test_slopes_are_those_of_the_values_before():
+    """First of the recorded values, then of each plan."""
     graph = graph_of([0, 1], [1, 2], [[3], [3]])
     problem = Problem(graph, np.zeros(2), np.zeros(2), np.array([0.5, 0.5]), np.array([0, 0, 1.0, 4.0]))
     asked, told = [], []
 
     def slopes(values):
         asked.append(values[0])
-        return np.full(4, [2.0, steep][len(asked) - 1], np.float32)
+        return np.full(4, [2.0, 4.0, 1.0, 0.0][len(asked) - 1], np.float32)
 
-    plan = solve(problem, OptimalConfig(discount=0.5, caution=1.0), slopes, lambda *a: told.append(a[:2]))
-    assert asked == [0.25, 1.5]  # of the recorded steps 0.5·0.5·1, then of the plan 0.5·(4 - 0.5·2)
-    assert plan.value[0] == value
-    assert told == [(1, 2), (2, 2)]
-    solve(problem, OptimalConfig(caution=0.0), lambda _: pytest.fail("no caution needs no slopes"))
+    config = OptimalConfig(discount=0.5, caution=1.0, agree=0.0)
+    plan = solve(problem, config, Neighbourhood(slopes, None), lambda *a: told.append(a[:2]))
+    # Of the recorded steps 0.5·0.5·1, then of the plans 0.5·(4 - 0.5·2), 0.5·(4 - 0.5·4), 0.5·(4 - 0.5·1).
+    assert asked == [0.25, 1.5, 1.0, 1.75]
+    assert plan.value[0] == 2.0
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    careless = OptimalConfig(caution=0.0, agree=0.0)
+    solve(problem, careless, Neighbourhood(lambda _: pytest.fail("no caution needs no slopes"), None))
+
+
+@pytest.mark.parametrize(("agree", "choice"), [(0.0, 0), (0.1, 2), (1.0, 1)])
+def test_of_nearly_equal_steps_the_one_in_the_best_neighbourhood_is_taken(agree, choice):
+    """From row 0 to rows 2, 3 and 4, worth 0, 0.5 and 0.05 less than the best; around them it is best at row 3."""
+    graph = graph_of([0], [1], [[2, 3, 4]])
+    problem = Problem(graph, np.array([-1.0]), np.array([0, -0.5, -0.05]), np.zeros(3), np.zeros(5))
+    means = np.array([0, 0.7, 1.0, 3.0, 2.0])
+    around = Neighbourhood(lambda v: np.zeros(5), lambda v: means)
+    assert solve(problem, OptimalConfig(agree=agree), around).choice.tolist() == [choice]
+    means[2:] = 0.5
+    kept = solve(problem, OptimalConfig(agree=1.0), around).choice.tolist()
+    assert kept == [-1]  # the recorded step, whose landing has the best neighbourhood of all
 
 
 def test_of_equal_steps_the_recorded_one_then_the_first_edge():

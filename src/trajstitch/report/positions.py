@@ -33,7 +33,7 @@ def show_positions(facts: Facts, result: Result, maze: Maze | None = None) -> st
     original, improved = facts.original, facts.improved
     if not are_positions(original):
         return ""
-    window = _window(original, maze)
+    window = window_of(original, maze)
     wide, high = (end - begin for begin, end in window)
     draw = partial(
         plot, up="", along="", width=490, height=int(np.clip(472 * high / wide, 120, 600)) + 8, bare=True
@@ -42,7 +42,7 @@ def show_positions(facts: Facts, result: Result, maze: Maze | None = None) -> st
     figures = [
         figure(
             "Recorded",
-            draw(partial(_draw_recorded, original, maze, window)),
+            draw(partial(draw_recorded, original, maze, window)),
             f"{shown:,} of {len(original):,} trajectories, each in its shade of grey; a dot is where one starts.",
         )
     ]
@@ -50,7 +50,7 @@ def show_positions(facts: Facts, result: Result, maze: Maze | None = None) -> st
         figures.append(
             figure(
                 "Planned",
-                draw(partial(_draw_plan, result.plan, improved, maze, window)),
+                draw(partial(draw_plan, result.plan, improved, maze, window)),
                 "<b class=new>Arrows</b> are best steps, of one state for each square of a grid. The dark line is "
                 "the longest composed trajectory, which starts at the dot.",
             )
@@ -66,7 +66,7 @@ def show_positions(facts: Facts, result: Result, maze: Maze | None = None) -> st
     return section("Before and after", "Trajectories in the plane of the first two observations.", grid(figures))
 
 
-def _window(data: Dataset, maze: Maze | None) -> list[tuple[float, float]]:
+def window_of(data: Dataset, maze: Maze | None) -> list[tuple[float, float]]:
     """Return the range of x and of y: that of the maze, or else of the data."""
     if maze is None:
         return [span(data.obs[:, k], 0.04) for k in range(2)]
@@ -90,7 +90,8 @@ def _draw_walls(maze: Maze | None, window: list[tuple[float, float]], ax: Axes) 
     ax.set(xlim=window[0], ylim=window[1])
 
 
-def _draw_recorded(data: Dataset, maze: Maze | None, window: list[tuple[float, float]], ax: Axes) -> None:
+def draw_recorded(data: Dataset, maze: Maze | None, window: list[tuple[float, float]], ax: Axes) -> None:
+    """Draw some recorded trajectories."""
     for k, m in enumerate(some(np.arange(len(data)), _SHOWN)):
         _draw_path(data[int(m)].obs, _GREYS[k % len(_GREYS)], 1.2, ax)
     _draw_walls(maze, window, ax)
@@ -104,9 +105,10 @@ def _draw_composed(
     _draw_walls(maze, window, ax)
 
 
-def _draw_plan(
+def draw_plan(
     plan: Dataset, composed: Dataset, maze: Maze | None, window: list[tuple[float, float]], ax: Axes
 ) -> None:
+    """Draw best steps as arrows, and the longest composed trajectory."""
     place, after = plan.obs[plan.row, :2], plan.obs[plan.row + 1, :2]
     low = np.array([begin for begin, _ in window])
     size = max(end - begin for begin, end in window) / _ARROWS

@@ -13,6 +13,7 @@ from trajstitch.data import Float, Int
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph
 from trajstitch.stitching.model_calls import InverseModel, RewardModel, actions_of, rewards_of
+from trajstitch.stitching.optimal import Neighbourhood
 from trajstitch.stitching.reach import ReachFinder
 
 
@@ -82,6 +83,18 @@ class Reachable:
         """See `Edges.make`."""
         aim = self.finder.aim(source, landing)
         return Steps(aim.action, aim.reward, aim.error)
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        """What the optimal planner asks of the space around states."""
+        return Neighbourhood(self.slopes, self.means)
+
+    def means(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean of the values of the nine landing states nearest to each state [rows]."""
+        near = self.finder.near[:, :9]
+        known = near >= 0
+        total: NDArray[np.float64] = np.where(known, value[near], 0).sum(1)
+        return np.where(known.any(1), total / np.maximum(known.sum(1), 1), value)
 
     def slopes(self, value: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the steepest fall of values per typical step around each landing state, 0 elsewhere [rows]."""

@@ -241,9 +241,8 @@ def _improve_optimally(
     learned = state_values(data, value_model, data.last_row)
     end = _ends_worth(setup, graph, learned)
     problem = _problem(setup, without_last(graph, data.transitions), end)
-    plan = solve(
-        problem, config.optimal, edges.slopes if isinstance(edges, Reachable) else None, setup.tell("plan")
-    )
+    around = edges.neighbourhood if isinstance(edges, Reachable) else None
+    plan = solve(problem, config.optimal, around, setup.tell("plan"))
     recorded = recorded_values(problem, config.optimal)
     composed, entry, best = _compose(setup, original(data, problem.graph), plan, end)
     history = [{"iteration": 1, **entry, "seconds": time.monotonic() - begin}]

@@ -8,9 +8,13 @@ cut what the caller says. The value of any other state is that of its best step:
 
 *Believable values.* An edge forgives a small landing error, and of a thousand errors a plan picks those that
 flatter it. So an edge counts for what its landing is worth in the worst direction: less its error times the
-steepest fall of V between ŝ' and its neighbours. V is that of the recorded steps or of the plan, whichever falls
-more steeply: a plan that goes in circles makes its own values flat. Slopes follow from values and values from
-slopes, so the graph is solved twice, first with the slopes of the recorded values alone.
+steepest fall of V between ŝ' and its neighbours. Slopes follow from values and values from slopes, so the graph is
+solved four times, first with the slopes of the recorded values. The other way round, from values without caution,
+it fails: a plan that goes in circles makes its own values flat, and caution then costs nothing.
+
+*Steps that agree.* Where every step costs the same, many steps are equally good, and which one is taken is chance:
+neighbouring states then point anywhere, and a clone, which averages them, stands still. So of the steps that are
+nearly as good as the best, the one whose landing has the best neighbourhood is taken in the end.
 
 *Solving.* Policy iteration: the values of a policy are exact, because from each state a policy makes one step, so
 that k doublings (R ← R + γᵗ·R[next], next ← next[next]) sum the rewards of 2ᵏ steps. Each round takes, in every
@@ -21,7 +25,8 @@ values then solve the equation above within it is checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +37,12 @@ from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph
 
 _PAIRS = 1 << 16  # pairs compared at a time
+_PASSES = 4  # solutions, each with the slopes of the values before
 _ROUNDS = 1000  # more than any graph has needed
 _NEGLIGIBLE = 1e-13  # a discount below this ends the doubling
 
 Value = NDArray[np.float64]
-Slopes = Callable[[Value], NDArray[np.float32]]  # values [rows] -> slopes [rows], per typical step
+OfValues = Callable[[Value], NDArray[np.floating]]  # values [rows] -> something for every row
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,14 @@ class OptimalConfig:
     discount: float = 0.995  # Discount of future rewards.
     # An edge counts for its landing's value minus this many times its landing error times the slope of values.
     caution: float = 2.0
-    tolerance: float = (
-        1e-6  # No step may be better than the chosen one by more than this share of the largest value.
-    )
+    # Of steps that are worse than the best by less than this share of a typical reward, the one whose landing has
+    # the best neighbourhood is taken; 0: always the best.
+    agree: float = 0.1
+    tolerance: float = 1e-6  # No step is better than the best found by more than this share of the largest value.
 
     def __post_init__(self) -> None:
-        if not 0 <= self.discount < 1 or not self.caution >= 0 or not self.tolerance > 0:
-            raise InputError("discount must be from 0 to below 1, caution not below 0 and tolerance above 0")
+        if not 0 <= self.discount < 1 or not self.caution >= 0 or not self.agree >= 0 or not self.tolerance > 0:
+            raise InputError("discount must be from 0 to below 1, caution, agree not below 0, tolerance above 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +83,50 @@ class Plan:
     residual: float  # the largest amount by which a step is better than the chosen one
 
 
-def solve(problem: Problem, config: OptimalConfig, slopes: Slopes | None = None, tell: Tell = silent) -> Plan:
-    """Find the best steps; `slopes` returns the steepest falls of values around each landing state."""
-    if slopes is None or not config.caution:
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """What the planner asks of the space around states."""
+
+    slopes: OfValues  # the steepest fall of values around each landing state, per typical step
+    means: OfValues  # the mean of values around each state
+
+
+def solve(
+    problem: Problem, config: OptimalConfig, around: Neighbourhood | None = None, tell: Tell = silent
+) -> Plan:
+    """Find the best steps; without a neighbourhood, every landing is taken for certain."""
+    if around is None:
         return _solve(problem, config, None, None)
-    price = config.caution * config.discount
-    recorded = slopes(recorded_values(problem, config))
-    plan = _solve(problem, config, price * recorded, None)
-    tell(1, 2, f"{plan.rounds} rounds")
-    plan = _solve(problem, config, price * np.maximum(recorded, slopes(plan.value)), plan.choice)
-    tell(2, 2, f"{plan.rounds} rounds")
+    cost, plan = None, None
+    value = recorded_values(problem, config)
+    for k in range(_PASSES if config.caution else 1):
+        if config.caution:
+            cost = config.caution * config.discount * around.slopes(value)
+        plan = _solve(problem, config, cost, None if plan is None else plan.choice)
+        value = plan.value
+        tell(k + 1, _PASSES, f"{plan.rounds} rounds")
+    assert plan is not None
+    if config.agree:
+        plan = replace(plan, choice=_agreed(problem, config, cost, plan, around.means(plan.value)))
     return plan
+
+
+def _agreed(
+    problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, plan: Plan, mean: NDArray[Any]
+) -> Int:
+    """Return the choice [Q]: of the steps nearly as good as the best, the one with the highest mean around it."""
+    graph, value = problem.graph, plan.value
+    slack = config.agree * float(np.abs(problem.reward).mean())
+    choice = plan.choice.copy()
+    for some, first, edges in _parts(graph):
+        least = value[graph.source[some]] - slack
+        worth = _edge_values(problem, config, cost, value, edges)
+        around = mean[graph.landing[edges]]
+        around = np.where(worth >= np.repeat(least, np.diff(np.append(first, len(worth)))), around, -np.inf)
+        best, edge = _best_of(around, first)
+        stay = np.where(_recorded(problem, config, value, some) >= least, mean[graph.target[some]], -np.inf)
+        choice[some] = np.where(best > stay, edges.start + edge, -1)
+    return choice
 
 
 def recorded_values(problem: Problem, config: OptimalConfig) -> Value:
@@ -124,20 +164,25 @@ def _best_edges(
     problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, value: Value
 ) -> Iterator[tuple[Int, Value, Int]]:
     """Yield pairs that have edges, the value of their best edge, and that edge; of equal ones the first."""
-    graph = problem.graph
+    for some, first, edges in _parts(problem.graph):
+        best, edge = _best_of(_edge_values(problem, config, cost, value, edges), first)
+        yield some, best, edges.start + edge
+
+
+def _parts(graph: Graph) -> Iterator[tuple[Int, Int, slice]]:
+    """Yield pairs that have edges, a part at a time, with all their edges and where in these each pair's begin."""
     for a in range(0, len(graph.source), _PAIRS):
         begin = graph.begin[a : a + _PAIRS + 1]
         some = np.flatnonzero(np.diff(begin))
-        if not len(some):
-            continue
-        edges = slice(begin[0], begin[-1])
-        worth = _edge_values(problem, config, cost, value, edges)
-        first = begin[some] - begin[0]
-        best = np.maximum.reduceat(worth, first)
-        count = np.diff(np.append(first, len(worth)))
-        hit = np.flatnonzero(worth == np.repeat(best, count))
-        edge = hit[np.searchsorted(hit, first)]
-        yield a + some, best, begin[0] + edge
+        if len(some):
+            yield a + some, begin[some] - begin[0], slice(begin[0], begin[-1])
+
+
+def _best_of(worth: Value, first: Int) -> tuple[Value, Int]:
+    """Return the best of each group of consecutive entries, and its place; of equal ones the first."""
+    best = np.maximum.reduceat(worth, first)
+    hit = np.flatnonzero(worth == np.repeat(best, np.diff(np.append(first, len(worth)))))
+    return best, hit[np.searchsorted(hit, first)]
 
 
 def _edge_values(
