@@ -3,6 +3,7 @@
 Then the losses of the offline RL methods, against formulas worked out by hand.
 """
 
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from trajstitch.data import from_trajectories
 from trajstitch.errors import InputError
@@ -97,15 +99,15 @@ def aims(policy, data=WORLD[:200]):  # a plan is a hundred rows a state
 
 @pytest.fixture(scope="module", params=METHODS)
 def trained(request, tmp_path_factory):
-    """The method and a finished run of seeds 0 and 1."""
-    run, _ = train_run(
-        request.param,
-        world_of(request.param),
-        tmp_path_factory.mktemp("runs") / "both",
-        seeds=2,
-        **settings(request.param),
-    )
-    return request.param, run
+    """The method and a finished run of seeds 0 and 1, which all workers share."""
+    method, shared = request.param, tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "runs" / method
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):  # a worker that comes later finds it finished
+        run, _ = train_run(method, world_of(method), folder / "both", seeds=2, **settings(method))
+    return method, run
 
 
 def test_learns_the_known_answer(trained):
