@@ -189,15 +189,21 @@ class EdgeFinder:
         """Return rows [B, K] that may follow each source instead of its target, each once, padded with -1."""
         near_source, near_target = self.neighbours(source), self.neighbours(target)
         after = np.where(near_source >= 0, self.successor[near_source], -1)
-        both = np.sort(np.concatenate([after, near_target], axis=1), axis=1)
-        repeated = both[:, 1:] == both[:, :-1]
-        both[both == target[:, None]] = -1
-        both[:, 1:][repeated] = -1
-        return both
+        return each_once([after, near_target], target)
 
     def neighbours(self, row: Int) -> NDArray[np.int32]:
         """Return the rows [B, K] within epsilon of each state, including itself, padded with -1."""
         return self._tree.within(row, self.epsilon) if self.near is None else self.near[row]
+
+
+def each_once(rows: list[NDArray[np.int32]], *without: Int) -> NDArray[np.int32]:
+    """Join rows [B, K] of candidates, each once and without those of `without` [B], padded with -1."""
+    joined = np.sort(np.concatenate(rows, axis=1), axis=1)
+    repeated = joined[:, 1:] == joined[:, :-1]
+    for row in without:
+        joined[joined == row[:, None]] = -1
+    joined[:, 1:][repeated] = -1
+    return joined
 
 
 def typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:

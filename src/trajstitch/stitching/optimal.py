@@ -80,7 +80,7 @@ class Plan:
     value: Value  # [rows]
     choice: Int  # [Q] the edge that each pair's source takes; -1: the recorded step
     rounds: int
-    residual: float  # the largest amount by which a step is better than the chosen one
+    residual: float  # the largest amount by which a step is better than `value`
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from trajstitch.data import Dataset, Float, Int
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
-from trajstitch.stitching.graph import Graph, grown, typical_step
+from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
 _BLOCK = 4096  # states linearised per call
@@ -141,11 +141,7 @@ class ReachFinder:
     def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
         """Return landing states [B, K] near each source and its target (-1: it has none), each once, or -1."""
         after = np.where((target >= 0)[:, None], self.near[target], -1)
-        both = np.sort(np.concatenate([self.near[source], after], axis=1), axis=1)
-        repeated = both[:, 1:] == both[:, :-1]
-        both[(both == target[:, None]) | (both == source[:, None])] = -1
-        both[:, 1:][repeated] = -1
-        return both
+        return each_once([self.near[source], after], source, target)
 
     def empty(self) -> Graph:
         """Return a graph without pairs."""
