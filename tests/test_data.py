@@ -1,13 +1,22 @@
 """The data types: what they hold, what they refuse."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajstitch.data import Dataset, Trajectory, concatenate, from_trajectories, repeated
+from trajstitch.data import (
+    Dataset,
+    Seams,
+    Trajectory,
+    concatenate,
+    effective_steps,
+    from_trajectories,
+    normalised_weight,
+    repeated,
+)
 from trajstitch.errors import InputError
 from worlds import datasets, random_dataset, same
 
@@ -175,3 +184,152 @@ def test_different_sizes_cannot_be_put_together():
 def test_repeated_rows_agree_with_a_set(values, columns):
     rows = np.repeat(np.array(values, np.float32)[:, None], columns, 1)
     assert repeated(rows).tolist() == [value in values[:i] for i, value in enumerate(values)]
+
+
+# -- weights -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def weighed(draw: st.DrawFn) -> Dataset:
+    """Any small data set with any weights, some of them 0."""
+    data = draw(datasets())
+    rng = np.random.default_rng(draw(st.integers(0, 2**20)))
+    weight = rng.exponential(size=data.transitions) * (rng.random(data.transitions) < 0.8)
+    weight[0] = 1
+    return replace(data, weight=normalised_weight(weight))
+
+
+def weights_of(data: Dataset, m: int) -> np.ndarray:
+    return data.weight[data.start[m] : data.start[m + 1]].astype(float)
+
+
+@given(weighed(), st.data())
+def test_chosen_steps_keep_their_weights_up_to_a_factor(data, draw):
+    chosen = draw.draw(st.lists(st.integers(0, len(data) - 1), min_size=1, max_size=8))
+    a = draw.draw(st.integers(0, len(data) - 1))
+    b = draw.draw(st.integers(a + 1, len(data)))
+    mask = np.isin(np.arange(len(data)), chosen)
+    for which, numbers in ((chosen, chosen), (slice(a, b), range(a, b)), (mask, np.flatnonzero(mask))):
+        weight = np.concatenate([weights_of(data, m) for m in numbers])
+        if not weight.any():
+            with pytest.raises(InputError, match="weight is 0 for all of these steps; choose others"):
+                data[which]
+            continue
+        # Weights whose mean is about 1 already are not scaled, so this is exact to a thousandth only.
+        np.testing.assert_allclose(data[which].weight, weight / weight.mean(), rtol=1.1e-3)
+    assert data[:].fingerprint == data.fingerprint
+
+
+@given(weighed(), datasets())
+def test_joined_steps_keep_their_weights(data, plain):
+    plain = random_dataset(1, plain.length.tolist(), data.obs_dim, data.action_dim)
+    joined = concatenate([plain, data, data])
+    ones = np.ones(plain.transitions, np.float32)
+    assert joined.weight.tobytes() == np.concatenate([ones, data.weight, data.weight]).tobytes()
+    assert concatenate([plain, plain]).weight is None
+
+
+def test_top_split_and_filter_keep_weights(data):
+    data = replace(data, weight=normalised_weight(np.arange(1, 18)))
+    first, second = data.split(0.5)
+    for part in (data.top(50), first, second, data.filter(lambda t: len(t) > 2)):
+        whole = {t.obs.tobytes(): weights_of(data, m) for m, t in enumerate(data)}
+        expected = np.concatenate([whole[t.obs.tobytes()] for t in part])
+        np.testing.assert_allclose(part.weight, expected / expected.mean(), rtol=1.1e-3)
+
+
+def test_without_weights_nothing_changes(data):
+    assert random_dataset(0, (2, 3)).fingerprint == "756b34dddba48d723d367db46f2a632b"
+    assert data.weight is None
+    assert "effective" not in repr(data)
+    assert data[1:].weight is None
+    assert list(data.arrays()) == [field.name for field in fields(data)][:5]
+
+
+def test_weights_are_part_of_the_data(data):
+    weight = normalised_weight(np.arange(1, 18))
+    heavy = replace(data, weight=weight)
+    other = replace(data, weight=weight[::-1].copy())
+    assert len({data.fingerprint, heavy.fingerprint, other.fingerprint}) == 3
+    assert heavy.nbytes == data.nbytes + 17 * 4
+    assert f"{effective_steps(weight):.0f} effective steps by weight" in repr(heavy)
+    with pytest.raises(ValueError, match="read-only"):
+        heavy.weight[0] = 1
+    weight[0] = 1  # the caller's own array is not locked
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=1, max_size=30).filter(any))
+def test_weights_are_scaled_to_mean_one(weight):
+    scaled = normalised_weight(weight)
+    assert scaled.dtype == np.float32
+    assert abs(scaled.mean(dtype=float) - 1) <= 1e-3
+    share = np.array(weight) / max(weight)
+    np.testing.assert_allclose(scaled, share / share.mean(), rtol=1.1e-3, atol=1e-30)
+    assert normalised_weight(scaled) is scaled
+
+
+def test_weights_of_mean_one_keep_their_bits():
+    weight = np.array([0.5, 1.50005], np.float32)
+    assert normalised_weight(weight) is weight
+    assert normalised_weight(weight * 2).mean(dtype=float) == pytest.approx(1, abs=1e-7)
+    assert normalised_weight([True, False]).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "sentence"),
+    [
+        ([1, -1, 1], r"w\[1\] is -1, one of 1 weights below 0; correct them"),
+        ([1, np.nan], r"w\[1\] is nan, one of 1 values that are not finite"),
+        ([np.inf, 1], r"w\[0\] is inf"),
+        ([0, 0], "w is 0 for all of these steps"),
+        ([], "w is 0 for all of these steps"),
+        (["a", "b"], "w must hold one number per step, not <U1 of shape"),
+        ([[1], [1]], r"w must hold one number per step, not int64 of shape \(2, 1\)"),
+    ],
+)
+def test_weights_that_cannot_be_scaled(weight, sentence):
+    with pytest.raises(InputError, match=sentence):
+        normalised_weight(weight, "w")
+
+
+def test_effective_steps_are_kishs():
+    assert effective_steps(np.ones(7, np.float32)) == 7
+    assert effective_steps(np.array([2, 2, 0, 0], np.float32)) == 2
+    assert effective_steps(np.array([3, 1], np.float32)) == pytest.approx(16 / 10)
+
+
+@pytest.mark.parametrize(
+    ("weight", "sentence"),
+    [
+        (np.ones(16, np.float32), r"of the 17 transitions, not float32 of shape \(16,\); .*normalised_weight"),
+        (np.ones((17, 1), np.float32), r"not float32 of shape \(17, 1\)"),
+        (np.ones(17), "not float64 of shape"),
+        ([1.0] * 17, "not list"),
+        (np.full(17, 1.01, np.float32), "weight has mean 1.01, not 1; scale it with .*normalised_weight"),
+        (np.zeros(17, np.float32), "weight has mean 0, not 1"),
+        (np.float32([2, *np.ones(15), -0.0001]), r"weight\[16\] is -0.0001, one of 1 weights below 0"),
+        (np.float32([np.nan, *np.ones(16)]), r"weight\[0\] is nan"),
+    ],
+)
+def test_weights_that_are_refused(data, weight, sentence):
+    with pytest.raises(InputError, match=sentence):
+        replace(data, weight=weight)
+
+
+@pytest.mark.parametrize("ball", [False, True])
+def test_weights_for_other_rewards_are_left_out(data, ball):
+    from trajstitch.evaluation.mazes import OWN, MazeEnv, make_maze, set_task
+
+    data = replace(data, obs=data.obs[:, : 4 if ball else 2].copy(), weight=normalised_weight(np.arange(1, 18)))
+    env = MazeEnv(replace(make_maze(OWN, 1).maze, ball=ball), 1)
+    assert set_task(data, env).weight is None
+
+
+def test_weights_go_with_the_steps_that_are_left():
+    from trajstitch.evaluation.audit import _without_steps
+
+    data = random_dataset(0, (4, 2))
+    none = np.zeros(6, np.float32)
+    seams = Seams(data.row, data.row + 1, none > 0, none, none, none, data.returns)
+    left = _without_steps(replace(data, seams=seams, weight=np.float32([1, 3, 1, 0, 0, 1])), np.array([1]))
+    np.testing.assert_allclose(left.weight, np.array([1, 1, 0, 0, 1]) / 0.6)

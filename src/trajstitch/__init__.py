@@ -31,7 +31,10 @@ if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
     from trajstitch.jobs.improve import write_report as write_report
     from trajstitch.jobs.score import ScoreConfig as ScoreConfig
     from trajstitch.jobs.train import train_run as train_run
+    from trajstitch.jobs.weigh import weigh as weigh
+    from trajstitch.jobs.weigh import weigh_run as weigh_run
     from trajstitch.methods.train import train as train
+    from trajstitch.methods.weigh import Weigh as Weigh
     from trajstitch.models.dynamics import DynamicsConfig as DynamicsConfig
     from trajstitch.models.inverse import InverseConfig as InverseConfig
     from trajstitch.models.reward import RewardConfig as RewardConfig
@@ -78,6 +81,9 @@ _HOME = {
     "collect": "evaluation.collect",
     "collect_mixture": "evaluation.collect",
     "train": "methods.train",
+    "Weigh": "methods.weigh",
+    "weigh": "jobs.weigh",
+    "weigh_run": "jobs.weigh",
     "improve": "jobs.improve",
     "improve_run": "jobs.improve",
     "write_report": "jobs.improve",

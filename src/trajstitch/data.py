@@ -7,6 +7,7 @@ B batch, S state, A action, T time, K candidates.
     obs       s0 s1 s2 s3 │ s0 s1 s2          N + M rows; trajectory m owns rows start[m]+m … start[m+1]+m
     action    a0 a1 a2    │ a0 a1             N rows;     trajectory m owns rows start[m]   … start[m+1]-1
     reward    r0 r1 r2    │ r0 r1
+    weight    w0 w1 w2    │ w0 w1             optional: how much a step counts when cloned; the mean is 1
     start     0             3         5       M + 1 offsets into the transitions
     terminal  true          false             true: the episode really ended in its last state; false: it was cut
 
@@ -23,7 +24,7 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trajstitch.errors import InputError
 
@@ -99,6 +100,7 @@ class Dataset:
     terminal: Bool  # [M]
     info: Info = field(default_factory=dict)  # env_id, physics, reference scores, what loading left out
     seams: Seams | None = None  # only in improved data
+    weight: Float | None = None  # [N] how much a step counts when cloned: 0 or more, mean 1; None: all the same
 
     def __post_init__(self) -> None:
         for name, dtype, ndim in _FIELDS:
@@ -112,6 +114,9 @@ class Dataset:
             check_finite(name, getattr(self, name))
         if self.seams is not None:
             _check_seams(self.seams, self.transitions, len(self))
+        if self.weight is not None:
+            _check_weight(self.weight, self.transitions)
+            object.__setattr__(self, "weight", _frozen(self.weight))
 
     # -- sizes -------------------------------------------------------------------------------------------------
 
@@ -136,7 +141,12 @@ class Dataset:
     @property
     def nbytes(self) -> int:
         """Total size of the arrays in bytes."""
-        return sum(getattr(self, name).nbytes for name, _, _ in _FIELDS)
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, as files store them; `weight` only if the data have weights."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        return arrays if self.weight is None else arrays | {"weight": self.weight}
 
     # -- per trajectory and per transition ---------------------------------------------------------------------
 
@@ -206,7 +216,12 @@ class Dataset:
             start=start,
             terminal=self.terminal[chosen],
             seams=self.seams.choose(step, chosen) if self.seams else None,
+            weight=self.choose_weight(step),
         )
+
+    def choose_weight(self, step: Any) -> Float | None:
+        """Return the weights of these steps, scaled to mean 1 again; None if the data have none."""
+        return None if self.weight is None else normalised_weight(self.weight[step])
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[m] for m in range(len(self)))
@@ -217,10 +232,14 @@ class Dataset:
 
     def top(self, percent: float) -> Dataset:
         """Return the best `percent` % of trajectories by return (at least one), in order; ties by number."""
+        return self[self.best(percent)]
+
+    def best(self, percent: float) -> Int:
+        """Return the numbers of the trajectories that `top` takes."""
         if not 0 < percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {percent:g}")
         count = max(1, round(len(self) * percent / 100))
-        return self[np.sort(np.argsort(-self.returns, kind="stable")[:count])]
+        return np.sort(np.argsort(-self.returns, kind="stable")[:count])
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Split by whole trajectories: about `fraction` of them in the first part, at least one in each part."""
@@ -236,8 +255,8 @@ class Dataset:
     def fingerprint(self) -> str:
         """Hash of all arrays; `info` is not part of it."""
         digest = hashlib.blake2b(digest_size=16)
-        for name, _, _ in _FIELDS:
-            array = np.ascontiguousarray(getattr(self, name))
+        for name, given in self.arrays().items():
+            array = np.ascontiguousarray(given)
             digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
             digest.update(array.data)
         return digest.hexdigest()
@@ -245,10 +264,11 @@ class Dataset:
     def __repr__(self) -> str:
         returns, length = self.returns, self.length
         name = f"{self.info['env_id']}: " if "env_id" in self.info else ""
+        weighed = "" if self.weight is None else f", {effective_steps(self.weight):,.0f} effective steps by weight"
         return (
             f"Dataset({name}{len(self):,} trajectories, {self.transitions:,} transitions, "
             f"obs {self.obs_dim}, action {self.action_dim}, return {returns.mean():.1f} ± {returns.std():.1f}, "
-            f"length {length.min():,}–{length.max():,}, {self.terminal.sum():,} terminal)"
+            f"length {length.min():,}–{length.max():,}, {self.terminal.sum():,} terminal{weighed})"
         )
 
 
@@ -259,11 +279,15 @@ _FIELDS = (
     ("start", np.dtype(np.int64), 1),
     ("terminal", np.dtype(np.bool_), 1),
 )
-ARRAYS = tuple(name for name, _, _ in _FIELDS)
+ARRAYS = tuple(name for name, _, _ in _FIELDS)  # those that every data set has
+_MEAN_TOLERANCE = 1e-3  # weights whose mean is this near to 1 are taken as they are
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Join data sets in order; `info` keeps the entries that all parts share, `seams` are left out."""
+    """Join data sets in order; `info` keeps the entries that all parts share, `seams` are left out.
+
+    If a part has weights, each step of a part without any has weight 1.
+    """
     if not parts:
         raise InputError("nothing to concatenate; give at least one data set")
     for name in ("obs_dim", "action_dim"):
@@ -281,7 +305,15 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
         ),
         terminal=np.concatenate([part.terminal for part in parts]),
         info={k: v for k, v in first.items() if all(part.info.get(k) == v for part in parts)},
+        weight=_joined_weight(parts),
     )
+
+
+def _joined_weight(parts: Sequence[Dataset]) -> Float | None:
+    if all(part.weight is None for part in parts):
+        return None
+    ones = (np.ones(part.transitions, np.float32) if part.weight is None else part.weight for part in parts)
+    return np.concatenate(list(ones))  # the mean of each is 1, so theirs is too
 
 
 def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = None) -> Dataset:
@@ -301,6 +333,31 @@ def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = No
         terminal=np.array([t.terminal for t in given], bool),
         info=info or {},
     )
+
+
+def normalised_weight(weight: ArrayLike, name: str = "weight") -> Float:
+    """Return one weight per step, scaled to mean 1; weights whose mean is 1 already keep their bits.
+
+    InputError if one is negative or not finite, or if all are 0; its message calls them `name`.
+    """
+    given = np.asarray(weight)
+    if given.dtype.kind not in "bfiu" or given.ndim != 1:
+        raise InputError(f"{name} must hold one number per step, not {_describe(given)}")
+    check_weight_values(name, given)
+    if not given.any():
+        raise InputError(f"{name} is 0 for all of these steps; choose others, or leave the weights out")
+    with np.errstate(over="ignore"):  # what is too large for float32 is scaled below
+        single = given.astype(np.float32, copy=False)
+    if abs(single.mean(dtype=np.float64) - 1) <= _MEAN_TOLERANCE:
+        return single
+    share = np.divide(given, given.max(), dtype=np.float64)  # of the largest, so that no sum overflows
+    return (share / share.mean()).astype(np.float32)
+
+
+def effective_steps(weight: Float) -> float:
+    """Return how many steps of equal weight say as much as these: the squared sum over the sum of squares."""
+    double = weight.astype(np.float64)
+    return float(double.sum() ** 2 / np.square(double).sum())
 
 
 def count_revisits(state: Int, start: Int) -> int:
@@ -340,6 +397,16 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
     )
 
 
+def check_weight_values(name: str, array: NDArray[Any]) -> None:
+    """Raise InputError if a weight is nan, inf or below 0; the message names the first one."""
+    check_finite(name, array.astype(np.float64) if array.dtype.kind != "f" else array)
+    if (below := np.flatnonzero(array < 0)).size:
+        raise InputError(
+            f"{name}[{below[0]}] is {array[below[0]]:g}, one of {len(below)} weights below 0; "
+            "correct them: a step that should not count has weight 0"
+        )
+
+
 def _check_offsets(data: Dataset) -> None:
     start, steps, many = data.start, len(data.action), len(data.terminal)
     if many < 1 or len(start) != many + 1:
@@ -370,6 +437,18 @@ def _check_seams(seams: Seams, steps: int, many: int) -> None:
             raise InputError(
                 f"seams {name} has shape {array.shape} for {steps} transitions in {many} trajectories"
             )
+
+
+def _check_weight(weight: Float, steps: int) -> None:
+    if not isinstance(weight, np.ndarray) or weight.dtype != np.float32 or weight.shape != (steps,):
+        raise InputError(
+            f"weight must be a float32 array of one number for each of the {steps} transitions, "
+            f"not {_describe(weight)}; trajstitch.data.normalised_weight makes one of a list of numbers"
+        )
+    check_weight_values("weight", weight)
+    mean = weight.mean(dtype=np.float64)
+    if abs(mean - 1) > _MEAN_TOLERANCE:
+        raise InputError(f"weight has mean {mean:.4g}, not 1; scale it with trajstitch.data.normalised_weight")
 
 
 def _ranges(begin: Int, length: Int) -> Int:

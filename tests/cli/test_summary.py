@@ -1,11 +1,15 @@
-"""What `inspect` says of a data set."""
+"""What `inspect` says of a data set, and `convert` of its weights."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from trajstitch.cli.summary import summarise
+from trajstitch.cli import main
+from trajstitch.cli.summary import show, summarise
+from trajstitch.data import normalised_weight
+from trajstitch.evaluation.mazes import OWN
+from trajstitch.formats import load, save
 from worlds import random_dataset
 
 
@@ -34,3 +38,54 @@ def test_the_numbers(data):
     reference = 100 * (data.returns.mean() + 20.272305) / (3234.3 + 20.272305)
     assert s["normalised_return"]["mean"] == pytest.approx(reference)
     assert summarise(random_dataset(0, (3,)))["normalised_return"] is None
+
+
+def test_weights(capsys):
+    data = random_dataset(0, (10,) * 20)
+    data = replace(data, reward=np.repeat(np.arange(20), 10).astype(np.float32))  # returns 0, 10, …, 190
+    weight = np.repeat(np.arange(20), 10) * np.tile(np.repeat([0, 0, 1, 2, 2], 2), 20)
+    data = replace(data, weight=normalised_weight(weight))
+    w = summarise(data)["weights"]
+    share = np.arange(20) / 190
+    assert w["effective_steps"] == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
+    assert w["effective_share"] == pytest.approx(w["effective_steps"] / 200)
+    assert w["max"] == pytest.approx(19 * 2 / weight.mean())
+    assert w["best_tenth_share"] == pytest.approx(share[-2:].sum())
+    assert w["mean_by_fifth"] == pytest.approx([0, 0, 1, 2, 2])
+    assert w["return_spearman"] == pytest.approx(1)
+    assert [t["trajectory"] for t in w["heaviest"]] == [19, 18, 17]
+    assert [t["trajectory"] for t in w["lightest"]] == [0, 1, 2]
+    assert w["heaviest"][0] == pytest.approx({"trajectory": 19, "return": 190, "mean_weight": 20 * share[19]})
+    show(data, summarise(data), "x")
+    table = capsys.readouterr().out
+    for words in ("effective steps", "19.5% on the best", "correlation 1.00", "0.00  0.00  1.00  2.00  2.00"):
+        assert words in table
+    assert "19: 2.00 (return 190.0)  18: 1.89 (return 180.0)" in table
+
+
+def test_weights_of_short_and_equal_trajectories(capsys):
+    data = replace(random_dataset(0, (1, 2)), weight=np.ones(3, np.float32))
+    w = summarise(data)["weights"]
+    assert w["mean_by_fifth"] == [None, 1, 1, 1, None]  # the middles of the steps lie at 1/4, 1/2 and 3/4
+    assert w["return_spearman"] is None
+    assert len(w["heaviest"]) == len(w["lightest"]) == 2
+    show(data, summarise(data), "x")
+    assert "–  1.00  1.00  1.00  –" in capsys.readouterr().out
+
+
+def test_no_weights(data, capsys):
+    assert summarise(data)["weights"] is None
+    show(data, summarise(data), "x")
+    assert "weight" not in capsys.readouterr().out
+
+
+def test_convert_keeps_weights_unless_the_rewards_change(tmp_path, capsys):
+    data = replace(random_dataset(0, (4, 3), obs_dim=2), weight=normalised_weight(np.arange(7)))
+    a, b, c = (str(tmp_path / name) for name in ("a.hdf5", "b.traj", "c.npz"))
+    save(data, a)
+    assert main(["convert", a, b]) == 0
+    assert load(b).fingerprint == data.fingerprint
+    assert "left out" not in capsys.readouterr().out
+    assert main(["convert", b, c, "--env", OWN, "--set-task"]) == 0
+    assert load(c).weight is None
+    assert "the weights are left out: they were made for other rewards" in capsys.readouterr().out

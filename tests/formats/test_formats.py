@@ -1,6 +1,7 @@
 """Every format to Dataset and back, and D4RL's layouts as they were really recorded."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import load, save
 from trajstitch.formats.d4rl import from_table, to_table
@@ -28,8 +30,6 @@ def test_round_trips_are_exact(ending, data):
 
 @pytest.mark.parametrize("ending", [".hdf5", ".npz", ".traj"])
 def test_info_goes_along(ending, data, tmp_path):
-    from dataclasses import replace
-
     info = {"env_id": "Hopper-v5", "ref_min_score": -1.5, "dropped_steps": 3, "flag": True}
     save(replace(data, info=info), tmp_path / f"x{ending}")
     assert load(tmp_path / f"x{ending}").info == info
@@ -38,6 +38,71 @@ def test_info_goes_along(ending, data, tmp_path):
 def test_npz_with_d4rl_keys(data, tmp_path):
     np.savez(tmp_path / "table.npz", **to_table(data))
     assert same(load(tmp_path / "table.npz"), data)
+
+
+def weighed(data: Dataset, seed: int = 0) -> Dataset:
+    """The data with weights of a mean that is only about 1, which must not be made exact."""
+    weight = np.random.default_rng(seed).exponential(size=data.transitions)
+    return replace(data, weight=(weight / weight.mean() * 1.0005).astype(np.float32))
+
+
+@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".traj", "-d4rl.npz"])
+@given(data=datasets(), seed=st.integers(0, 99))
+@settings(max_examples=15, deadline=None)
+def test_weights_keep_their_bits(ending, data, seed):
+    data = weighed(data, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"data{ending}"
+        if ending == "-d4rl.npz":
+            np.savez(path, **to_table(data))
+        else:
+            save(data, path)
+        back = load(path)
+        assert same(back, data)
+        assert back.weight.tobytes() == data.weight.tobytes()
+
+
+@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".traj"])
+def test_overwritten_weights_are_gone(ending, data, tmp_path):
+    path = tmp_path / f"x{ending}"
+    save(weighed(data), path)
+    save(data, path, overwrite=True)
+    assert load(path).weight is None
+
+
+def test_weights_in_a_folder_are_memory_mapped(data, tmp_path):
+    save(weighed(data), tmp_path / "x.traj")
+    base = load(tmp_path / "x.traj").weight
+    while not isinstance(base, np.memmap):
+        base = base.base
+        assert base is not None
+
+
+@pytest.mark.parametrize("factor", [1e-9, 0.5, 1000])
+def test_weights_of_another_mean_are_scaled(data, factor):
+    given = np.arange(17.0)[:, None] * factor  # old files have columns
+    read = from_table({**to_table(data), "weights": given}, {})
+    np.testing.assert_allclose(read.weight, np.arange(17) / 8, rtol=1e-6)
+
+
+def test_weights_of_dropped_steps_are_dropped():
+    data = replace(random_dataset(0, (3, 1, 2)), weight=np.float32([1, 3, 0, 0, 2, 0]))
+    table = to_table(data)
+    del table["next_observations"]
+    read = from_table(table, {})
+    assert read.length.tolist() == [2, 1]
+    assert read.weight.tolist() == [0.5, 1.5, 1]
+    table["weights"] = np.float32([0, 0, 6, 0, 0, 0])
+    with pytest.raises(InputError, match="weights is 0 for all of these steps"):
+        from_table(table, {})
+
+
+def test_ogbench_has_no_weights(data, tmp_path):
+    ends = np.zeros(17, bool)
+    ends[data.start[1:] - 1] = True
+    table = {"observations": data.obs[data.row], "actions": data.action, "terminals": ends}
+    np.savez(tmp_path / "x.npz", **table, weights=np.ones(17))
+    assert load(tmp_path / "x.npz").weight is None
 
 
 def test_the_folder_is_memory_mapped(data, tmp_path):
@@ -297,3 +362,36 @@ def test_unknown_endings(tmp_path, data):
         load("d4rl:hopper-medium-v2", episode_horizon=5)
     with pytest.raises(InputError, match="read-only"):
         save(data, "d4rl:hopper-medium-v2")
+
+
+BAD_WEIGHTS = [
+    (np.ones(3), "has 3 rows|not float32 of shape \\(3,\\)"),
+    (np.float32([-1, *np.ones(16)]), r"\[0\] is -1, one of 1 weights below 0"),
+    (np.float32([*np.ones(16), np.nan]), r"\[16\] is nan"),
+    (np.array([b"x"] * 17), "holds .* not numbers|must hold one number per step, not"),
+    (np.ones((17, 2)), r"has 2 dimensions|must hold one number per step, not float64 of shape \(17, 2\)"),
+    (np.zeros(17), "is 0 for all of these steps"),
+]
+
+
+@pytest.mark.parametrize(("weight", "sentence"), BAD_WEIGHTS)
+@pytest.mark.parametrize("ending", [".hdf5", ".npz", ".traj"])
+def test_bad_weights_name_their_key(tmp_path, data, ending, weight, sentence):
+    path = tmp_path / f"x{ending}"
+    save(weighed(data), path)
+    if ending == ".hdf5":
+        changed(path, weights=weight)
+    elif ending == ".traj":
+        np.save(path / "weight.npy", weight)
+    else:
+        np.savez(path, **{**data.arrays(), "weight": weight})
+    with pytest.raises(InputError, match=rf"x\{ending}: weight.*({sentence})"):
+        load(path)
+
+
+def test_a_truncated_weight_file(tmp_path, data):
+    save(weighed(data), tmp_path / "x.traj")
+    file = tmp_path / "x.traj" / "weight.npy"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(InputError, match=r"weight.npy is truncated"):
+        load(tmp_path / "x.traj")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gc
 import json
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import trajstitch as ts
+from trajstitch.data import normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.formats import minari as ours
 from trajstitch.progress import silent
@@ -656,6 +658,79 @@ def test_info_that_minari_cannot_load_is_not_written(root: Path, info: dict[str,
     assert list(root.iterdir()) == []
 
 
+# -- weights -----------------------------------------------------------------------------------------------------
+
+
+def weighed() -> ts.Dataset:
+    return dataclasses.replace(sample(), weight=np.float32([1, 2, 0, 0.5, 2.5, 0.003]))
+
+
+def test_weights_are_infos_with_padding() -> None:
+    data = weighed()
+    ts.save(data, "minari:a-v0")
+    theirs = minari.load_dataset("a-v0")
+    check_written(data, theirs)
+    assert [e.infos["weight"].tolist() for e in theirs][:2] == [[1, 2, 0, 0], [0.5, 0]]
+    back = ts.load("minari:a-v0")
+    assert back.weight is not None
+    assert data.weight is not None
+    assert back.weight.tobytes() == data.weight.tobytes()
+
+
+def with_weights(steps: int, weight: Any) -> Any:
+    return episode(steps, infos={"x": np.zeros((steps + 1, 3)), "weight": weight})
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_weights_from_elsewhere_are_scaled(data_format: str, kind: Callable[[list[float]], Any]) -> None:
+    pytest.importorskip("pyarrow")
+    given = [with_weights(2, kind([4.0, 8.0, 77.0])), with_weights(1, kind([0.0, np.nan]))]
+    make(given, data_format=data_format)
+    weight = read().weight
+    assert weight is not None
+    assert weight.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_weights_in_some_episodes_only(data_format: str) -> None:
+    pytest.importorskip("pyarrow")
+    make([episode(3), with_weights(2, np.ones(3))], data_format=data_format)
+    with pytest.raises(InputError, match="episode 0 has no infos/weight but episode 1 has; give all"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("weight", "why"),
+    [
+        (np.ones(2), r"episode 1: infos/weight has the shape \(2,\), but .* need \(3,\)"),
+        (np.ones((3, 2)), r"episode 1: infos/weight has the shape \(3, 2\)"),
+        (np.array([1, -1, 0.0]), r"episode 1: infos/weight\[1\] is -1, one of 1 weights below 0"),
+        (np.array([np.nan, 1, 0]), r"episode 1: infos/weight\[0\] is nan"),
+        (["a", "b", "c"], "episode 1: infos/weight cannot be read"),
+        ({"y": np.ones(3)}, "episode 1: infos/weight cannot be read"),
+    ],
+)
+def test_bad_weights(weight: Any, why: str) -> None:
+    make([with_weights(3, np.ones(4)), with_weights(2, weight)])
+    with pytest.raises(InputError, match=why):
+        read()
+
+
+@pytest.mark.parametrize("weight", [["a", "b", "c"], {"y": np.ones(3)}, np.ones((3, 2))])
+def test_bad_weights_in_arrow(weight: Any) -> None:
+    pytest.importorskip("pyarrow")
+    make([with_weights(3, np.ones(4)), with_weights(2, weight)], data_format="arrow")
+    with pytest.raises(InputError, match="episode 1: infos/weight cannot be read"):
+        read()
+
+
+def test_weights_that_are_all_0() -> None:
+    make([with_weights(2, np.array([0.0, 0.0, 1.0]))])
+    with pytest.raises(InputError, match="made-v0: infos/weight is 0 for all of these steps"):
+        read()
+
+
 # -- random data -------------------------------------------------------------------------------------------------
 
 NUMBER = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -671,6 +746,7 @@ def datasets(draw: st.DrawFn) -> ts.Dataset:
     def numbers(*shape: int) -> Any:
         return draw(hnp.arrays(np.float32, shape, elements=NUMBER))
 
+    weight = draw(st.none() | hnp.arrays(np.float64, n, elements=st.floats(0, 9)).filter(np.any))
     return ts.Dataset(
         obs=numbers(n + m, draw(size)),
         action=numbers(n, draw(size)),
@@ -678,6 +754,7 @@ def datasets(draw: st.DrawFn) -> ts.Dataset:
         start=np.cumsum([0, *length]),
         terminal=draw(hnp.arrays(bool, m)),
         info=draw(st.dictionaries(KEY, st.text() | st.integers() | NUMBER | st.booleans(), max_size=4)),
+        weight=None if weight is None else normalised_weight(weight),
     )
 
 

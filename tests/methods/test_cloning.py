@@ -10,7 +10,8 @@ import pytest
 
 from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run
-from trajstitch.jobs.train import _numbers, train_run
+from trajstitch.jobs.run_dir import numbers
+from trajstitch.jobs.train import train_run
 from trajstitch.methods import configure, defaults
 from trajstitch.methods.bc import value_weights
 from trajstitch.methods.train import train
@@ -70,10 +71,10 @@ def test_weights_are_not_negative_and_follow_the_value(world):
     np.testing.assert_array_equal(value_weights(np.full(3, 7.0)), np.ones(3))
     config = configure("weighted-bc", value_steps=300)
     table = config.table(world, config.prepare(world))
-    assert table["weight"].min() == 0
-    assert table["weight"].mean() == pytest.approx(1)
+    assert table["loss_weight"].min() == 0
+    assert table["loss_weight"].mean() == pytest.approx(1)
     # Rewards are the first action, tanh of mostly the first observation: states with a high one are worth more.
-    assert np.corrcoef(table["weight"], table["obs"][:, 0])[0, 1] > 0.5
+    assert np.corrcoef(table["loss_weight"], table["obs"][:, 0])[0, 1] > 0.5
 
 
 def test_settings(world):
@@ -184,7 +185,7 @@ def test_a_folder_that_is_no_run_is_left_alone(world, tmp_path):
 
 
 def test_numbers_that_are_not_there_are_null():
-    assert _numbers(np.array([1.5, np.nan, np.inf])) == [1.5, None, None]  # JSON has no nan
+    assert numbers(np.array([1.5, np.nan, np.inf])) == [1.5, None, None]  # JSON has no nan
 
 
 def test_what_a_run_says_of_itself(world, tmp_path):

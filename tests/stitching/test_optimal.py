@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trajstitch.errors import InputError
 from trajstitch.stitching import optimal
 from trajstitch.stitching.graph import Graph
+from trajstitch.stitching.incoming import incoming_of
 from trajstitch.stitching.optimal import (
     Neighbourhood,
     OptimalConfig,
@@ -170,6 +171,47 @@ def test_a_plan_that_does_not_settle_is_a_sentence():
     assert solve(problem, OptimalConfig()).rounds == 2
     with patch.object(optimal, "_ROUNDS", 1), pytest.raises(InputError, match="did not settle within 1 rounds"):
         solve(problem, OptimalConfig())
+
+
+def wide_problem(rows=3000, seed=0):
+    """Steps cost 1 until the last row; recorded ones go in circles, and edges a few rows ahead or back."""
+    rng = np.random.default_rng(seed)
+    source = np.arange(rows - 1)
+    landing = [np.clip(row + rng.integers(-30, 12, rng.integers(0, 5)), 0, rows - 1) for row in source]
+    graph = graph_of(source, np.where(source % 50 == 49, source - 49, source + 1), landing)
+    reward = np.where(source == rows - 2, 0.0, -1.0)
+    end = np.zeros(rows)
+    many = len(graph.landing)
+    return Problem(graph, reward, rng.uniform(-1.2, -0.8, many), rng.uniform(0, 0.1, many), end)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_following_changes_upstream_changes_nothing(seed):
+    problem = wide_problem(seed=seed)
+    around = Neighbourhood(lambda value: np.abs(np.gradient(value)), lambda value: value)
+    upstream = optimal._moved
+    with patch.object(optimal, "_moved", lambda *given: None):
+        plain = solve(problem, OptimalConfig(), around)
+    outcomes = []
+    with patch.object(optimal, "_moved", lambda *given: outcomes.append(upstream(*given)) or outcomes[-1]):
+        plan = solve(problem, OptimalConfig(), around)
+    assert sum(moved is not None for moved in outcomes) > 10
+    np.testing.assert_array_equal(plan.value, plain.value)
+    np.testing.assert_array_equal(plan.choice, plain.choice)
+    assert (plan.rounds, plan.residual) == (plain.rounds, plain.residual)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), row=st.sets(st.integers(0, 7)))
+def test_incoming_steps_are_those_that_lead_there(problem, row):
+    graph, rows = problem.graph, len(problem.end)
+    row = np.array(sorted(one for one in row if one < rows), np.int64)
+    incoming = incoming_of(graph, rows)
+    pair, edge = incoming.edges(row)
+    owner = np.repeat(np.arange(len(graph.source)), np.diff(graph.begin))
+    assert sorted(edge) == np.flatnonzero(np.isin(graph.landing, row)).tolist()
+    assert (owner[edge] == pair).all()
+    assert sorted(incoming.recorded(row)) == np.flatnonzero(np.isin(graph.target, row)).tolist()
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Run all stages in a maze, in about a minute."),
     "inspect": ("data", "Show what is in a data set and how good it is."),
     "improve": ("improve", "Make a data set better by stitching its trajectories."),
+    "weigh": ("weigh", "Give each step a weight: how much it is worth cloning."),
     "train": ("train", "Train a method on a data set."),
     "evaluate": ("evaluate", "Score a run's checkpoints, or one policy file, in the simulator."),
     "audit": ("audit", "Replay the seams of improved data in the simulator."),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.conf import Positional
 
+from trajstitch.errors import InputError
 from trajstitch.progress import bar
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ MaybeInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint
 MaybeStr = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")]
 
 C = TypeVar("C", bound="Command")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,16 @@ class DataCommand(Command):
 
         with bar("loading", self.quiet) as tell:
             return load(self.data, episode_horizon=self.episode_horizon, flatten=self.flatten, tell=tell)
+
+
+def parse_preset(arguments: list[str], presets: Mapping[str, S], usual: str = "standard") -> S:
+    """Return the preset that the arguments name with --preset."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word.startswith("--preset"):
+            usual = word.partition("=")[2] or following
+    if usual not in presets:
+        raise InputError(f"there is no preset {usual!r}; known are {', '.join(presets)}")
+    return presets[usual]
 
 
 def parse_as(kind: type[C], name: str, arguments: list[str], default: C | None = None) -> C:

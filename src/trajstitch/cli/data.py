@@ -70,6 +70,8 @@ class Convert(DataCommand):
         check_apart([self.data], self.target)
         data = _named(self.load(), self.env, self.physics)
         if self.set_task:
+            if data.weight is not None:
+                self.say("the weights are left out: they were made for other rewards")
             data = _with_task(data)
         save(data, self.target, overwrite=self.overwrite)
         self.say(f"{data!r} written to {self.target}")

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from trajstitch.cli.command import DataCommand, parse_as
+from trajstitch.cli.command import DataCommand, parse_as, parse_preset
 from trajstitch.data import Dataset
-from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
 from trajstitch.jobs.improve import improve_run
+from trajstitch.methods.weigh import WEIGH_PRESETS
 from trajstitch.progress import bars
 from trajstitch.stitching.improve import Improve, Result
 from trajstitch.stitching.presets import PRESETS
@@ -28,6 +28,8 @@ class ImproveCommand(DataCommand):
     """Run directory; the same command continues a run that was stopped."""
     preset: Literal["quick", "standard", "paper"] = "standard"
     """quick: minutes on two cores; standard: our trade-off on one GPU; paper: models and steps of the paper."""
+    weigh: bool = False
+    """Also give each step of the improved data a weight, by the critics of the preset of trajstitch weigh."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Annotated[Improve, tyro.conf.arg(name="")]
@@ -45,6 +47,7 @@ class ImproveCommand(DataCommand):
                 self.settings,
                 self.out,
                 seed=self.seed,
+                weigh=WEIGH_PRESETS["quick" if self.preset == "quick" else "standard"] if self.weigh else None,
                 ending=ending if ending in ENDINGS else ".hdf5",
                 overwrite=self.overwrite,
                 inputs=[self.data],
@@ -100,12 +103,6 @@ def verdict(data: Dataset, result: Result) -> str:
 
 def parse(name: str, arguments: list[str]) -> ImproveCommand:
     """Return the command; options that are not given have the preset's values."""
-    preset = "standard"
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if word.startswith("--preset"):
-            preset = word.partition("=")[2] or following
-    if preset not in PRESETS:
-        raise InputError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
     missing: Any = tyro.MISSING
-    default = ImproveCommand(data=missing, out=missing, settings=PRESETS[preset])
+    default = ImproveCommand(data=missing, out=missing, settings=parse_preset(arguments, PRESETS))
     return parse_as(ImproveCommand, name, arguments, default)

@@ -224,6 +224,7 @@ def _without_steps(data: Dataset, dropped: Int) -> Dataset:
         start=start,
         terminal=data.terminal[owner] & (last == data.start[owner + 1] - 1),
         seams=seams_of(data).choose(step, owner),
+        weight=data.choose_weight(step),
     )
 
 

@@ -180,7 +180,7 @@ def set_task(data: Dataset, env: MazeEnv) -> Dataset:
 
     In a point maze a trajectory ends with the step that reaches the goal. Steps that start at the goal are left
     out, and what follows after leaving it is a trajectory of its own. In maze2d a step that ends at the goal has
-    reward 1, and nothing ends.
+    reward 1, and nothing ends. Weights are left out: they were made for other rewards.
     """
     sizes = (data.obs_dim, data.action_dim)
     remedy = "choose the maze the data came from"
@@ -191,7 +191,7 @@ def set_task(data: Dataset, env: MazeEnv) -> Dataset:
     begins, ends = at_goal[data.row], at_goal[data.row + 1]
     reward = (env.goal_reward - ~ends).astype(np.float32)
     if env.maze.ball:
-        return replace(data, reward=reward, terminal=np.zeros(len(data), bool), info=info)
+        return replace(data, reward=reward, terminal=np.zeros(len(data), bool), info=info, weight=None)
     kept = np.flatnonzero(~begins)
     if not len(kept):
         raise InputError(f"every step of the data starts at the goal of {env.id}; choose another task")

@@ -6,6 +6,7 @@ A D4RL file is one long table of transitions in which episodes follow one anothe
     next_obs…     s1 s2 s3 │ s1 s2        not in every file
     terminals      0  0  1 │  0  0        the episode ended
     timeouts       0  0  0 │  0  1        the episode was cut; not in every file
+    weights       w0 w1 w2 │ w0 w1        ours: how much a step counts when cloned; only where data have weights
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset, Float, Info, Seams, check_finite
+from trajstitch.data import Bool, Dataset, Float, Info, Seams, check_finite, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.storage.atomic import replacing
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("next_observations", "timeouts")
+OPTIONAL = ("next_observations", "timeouts", "weights")
 _NDIM = {"observations": 2, "next_observations": 2, "actions": 2}
 _SAMPLE = 100_000  # rows from which the std of a column is estimated
 _NOISE = 1e-3  # share of a column's std; a successor that differs less from the next row is that row, rounded
@@ -73,7 +74,7 @@ def to_table(data: Dataset) -> dict[str, NDArray[Any]]:
     last = data.start[1:] - 1
     terminals[last] = data.terminal
     timeouts[last] = ~data.terminal
-    return {
+    table = {
         "observations": data.obs[data.row],
         "next_observations": data.obs[data.row + 1],
         "actions": data.action,
@@ -81,6 +82,7 @@ def to_table(data: Dataset) -> dict[str, NDArray[Any]]:
         "terminals": terminals,
         "timeouts": timeouts,
     }
+    return table if data.weight is None else table | {"weights": data.weight}
 
 
 def from_table(table: Mapping[str, NDArray[Any]], info: Info, episode_horizon: int | None = None) -> Dataset:
@@ -111,6 +113,7 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, episode_horizon: i
             start=np.concatenate([[0], np.cumsum(length[whole])]),
             terminal=ended[whole],
             info=note,
+            weight=_weight(checked, keep),
         )
     states = np.empty((len(obs) + len(last), obs.shape[1]), np.float32)
     begin = 0
@@ -125,7 +128,13 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, episode_horizon: i
         start=np.concatenate([[0], last + 1]),
         terminal=ended,
         info=note,
+        weight=_weight(checked, slice(None)),
     )
+
+
+def _weight(table: Mapping[str, NDArray[Any]], keep: Any) -> Float | None:
+    """Return the weights of the steps that are kept; None if the file has none."""
+    return normalised_weight(table["weights"][keep], "weights") if "weights" in table else None
 
 
 # -- reading and checking one array ----------------------------------------------------------------------------

@@ -5,6 +5,9 @@
     data/0/part-0.arrow …    or a folder per episode with one table (.arrow or .parquet), in whose last row all
                              but the observation is padding
 
+Weights, where the data have them, are infos/weight [T+1] of an episode. The last is padding: Minari wants as many
+infos as observations.
+
 A Dict observation is flattened on request, as gymnasium.spaces.flatten does it: leaves in sorted order of keys.
 """
 
@@ -25,7 +28,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Info, Int, check_finite
+from trajstitch.data import Dataset, Float, Info, Int, check_finite, check_weight_values, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell
 from trajstitch.storage.atomic import replacing
@@ -40,6 +43,7 @@ _OWN = frozenset(
 )
 _LISTS = {"author": "; ", "author_email": "; ", "requirements": "\n"}  # and their separator in `info`
 _TEXTS = ("algorithm_name", "code_permalink")  # Minari accepts only strings
+_WEIGHT = ("infos", "weight")
 
 
 def read(name: str, flatten: bool, tell: Tell) -> Dataset:
@@ -237,6 +241,9 @@ class Episodes(Protocol):
     def steps(self, episode: int) -> int:
         """Return the number of steps of an episode, T."""
 
+    def has_weights(self, episode: int) -> bool:
+        """Whether an episode has infos/weight."""
+
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
         """Read arrays of an episode into `rows`, converted to their dtype."""
 
@@ -253,6 +260,8 @@ def _read_episodes(
     start = np.concatenate([[0], np.cumsum(length)])
     steps = start[-1]
     obs = {column: np.empty((steps + many, *shape), np.float32) for column, shape in leaves.items()}
+    weight = np.empty(steps + many, np.float32) if _have_weights(episodes, many) else None
+    state_columns = obs if weight is None else {**obs, _WEIGHT: weight}
     action = np.empty((steps, *metadata["action_space"]["shape"]), np.float32)
     reward = np.empty(steps, np.float32)
     ended = np.empty(steps, bool)
@@ -262,7 +271,7 @@ def _read_episodes(
         ("terminations",): ended,
     }
     for m in range(many):
-        episodes.fill(m, _rows(m, start, obs, step_columns))
+        episodes.fill(m, _rows(m, start, state_columns, step_columns))
         if m % 64 == 63 or m + 1 == many:
             tell(m + 1, many, "episodes")
     flat = [array.reshape(len(array), -1) for array in obs.values()]
@@ -277,24 +286,46 @@ def _read_episodes(
             start=start,
             terminal=ended[start[1:] - 1],
             info=info,
+            weight=None if weight is None else _step_weight(weight, start),
         )
-    except InputError:  # a number that is not finite: find its episode
+    except InputError:  # a number that cannot be used: find its episode
         for m in range(many):
-            for column, rows in _rows(m, start, obs, step_columns).items():
+            for column, rows in _rows(m, start, state_columns, step_columns).items():
                 _check_episode(m, column, rows)
         raise
 
 
-def _rows(m: int, start: Int, obs: Mapping[Column, Any], steps: Mapping[Column, Any]) -> dict[Column, Any]:
-    """Return the rows of episode m in every array."""
+def _have_weights(episodes: Episodes, many: int) -> bool:
+    """Whether the episodes have weights; InputError if only some of them do."""
+    have = np.array([episodes.has_weights(m) for m in range(many)])
+    if have.any() and not have.all():
+        raise InputError(
+            f"episode {np.argmin(have)} has no infos/weight but episode {np.argmax(have)} has; "
+            "give all episodes weights or none"
+        )
+    return bool(have.any())
+
+
+def _step_weight(weight: Float, start: Int) -> Float:
+    """Return the weights without the padding at the end of each episode."""
+    padding = start[1:] + np.arange(len(start) - 1)
+    return normalised_weight(np.delete(weight, padding), "/".join(_WEIGHT))
+
+
+def _rows(m: int, start: Int, states: Mapping[Column, Any], steps: Mapping[Column, Any]) -> dict[Column, Any]:
+    """Return the rows of episode m in every array, of which some have a row per state and some one per step."""
     a, b = start[m], start[m + 1]
-    rows = {column: array[a + m : b + m + 1] for column, array in obs.items()}
+    rows = {column: array[a + m : b + m + 1] for column, array in states.items()}
     return rows | {column: array[a:b] for column, array in steps.items()}
 
 
 def _check_episode(m: int, column: Column, rows: NDArray[Any]) -> None:
+    name = "/".join(column)
     try:
-        check_finite("/".join(column), rows)
+        if column == _WEIGHT:
+            check_weight_values(name, rows[:-1])
+        else:
+            check_finite(name, rows)
     except InputError as error:
         raise error.within(f"episode {m}") from error
 
@@ -325,11 +356,15 @@ class Hdf5Episodes:
     """All episodes in one file; h5py's low-level interface halves the time for many short episodes."""
 
     def __init__(self, file: h5py.File) -> None:
-        self._file = file.id
+        self._root, self._file = file, file.id
 
     def steps(self, episode: int) -> int:
         """Return the number of steps of an episode, T."""
         return int(self._open(episode, ("rewards",)).get_space().get_simple_extent_npoints())
+
+    def has_weights(self, episode: int) -> bool:
+        """Whether an episode has infos/weight."""
+        return "/".join((f"episode_{episode}", *_WEIGHT)) in self._root
 
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
         """Read arrays of an episode into `rows`."""
@@ -361,6 +396,11 @@ class ArrowEpisodes:
         except (OSError, ValueError) as error:
             raise _unreadable(episode, "its table", error) from error
 
+    def has_weights(self, episode: int) -> bool:
+        """Whether an episode has infos/weight."""
+        schema = self._dataset(episode).schema
+        return any(leaf.name == ".".join(_WEIGHT) for field in schema for leaf in field.flatten())
+
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
         """Read arrays of an episode into `rows`."""
         names = list(dict.fromkeys(column[0] for column in rows))
@@ -373,11 +413,11 @@ class ArrowEpisodes:
                 array = table[column[0]].chunk(0)
                 for key in column[1:]:
                     array = array.field(key)
-                flat = array.flatten() if column[0] in ("observations", "actions") else array
+                flat = array.flatten() if hasattr(array.type, "value_type") else array  # a list of numbers
                 numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *out.shape[1:])
                 with np.errstate(over="ignore"):  # too large for float32 becomes inf, checked later
                     out[...] = numbers[: len(out)]
-            except (KeyError, ValueError) as error:
+            except (KeyError, ValueError, TypeError) as error:
                 raise _unreadable(episode, "/".join(column), error) from error
 
     def _dataset(self, episode: int) -> Any:
@@ -424,16 +464,19 @@ def _write_episodes(data: Dataset, dataset_id: str, folder: Path) -> None:
 
 def _buffers(data: Dataset) -> Iterable[Any]:
     buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
-    for trajectory in data:
+    for m, trajectory in enumerate(data):
         terminations, truncations = np.zeros((2, len(trajectory)), bool)
         terminations[-1], truncations[-1] = trajectory.terminal, not trajectory.terminal
+        infos = {}
+        if data.weight is not None:
+            infos["weight"] = np.append(data.weight[data.start[m] : data.start[m + 1]], np.float32(0))
         yield buffer(
             observations=trajectory.obs,
             actions=trajectory.action,
             rewards=trajectory.reward,
             terminations=terminations,
             truncations=truncations,
-            infos={},
+            infos=infos,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trajstitch.data import ARRAYS, Dataset, Seams
+from trajstitch.data import ARRAYS, Dataset, Seams, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.formats.d4rl import OPTIONAL, REQUIRED, from_table
 from trajstitch.formats.ogbench import from_ogbench, is_ogbench
@@ -23,10 +23,11 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
             raise InputError("this file records where its episodes end; leave --episode-horizon out")
         if missing := [name for name in ARRAYS if name not in table]:
             raise InputError(f"the key {missing[0]!r} is missing; our own npz holds {', '.join(ARRAYS)}")
+        arrays = {name: table[name] for name in ARRAYS}
+        if "weight" in table:
+            arrays["weight"] = normalised_weight(table["weight"])
         seams = {k.removeprefix(_SEAMS): v for k, v in table.items() if k.startswith(_SEAMS)}
-        return Dataset(
-            **{name: table[name] for name in ARRAYS}, info=info, seams=Seams(**seams) if seams else None
-        )
+        return Dataset(**arrays, info=info, seams=Seams(**seams) if seams else None)
     if is_ogbench(table):
         if episode_horizon is not None:
             raise InputError("this file records where its episodes end; leave --episode-horizon out")
@@ -36,9 +37,8 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
     """Write our own layout, uncompressed."""
-    arrays = {name: getattr(data, name) for name in ARRAYS}
     seams = data.seams.arrays() if data.seams else {}
-    write_arrays(target, arrays | {_SEAMS + k: v for k, v in seams.items()}, data.info, overwrite)
+    write_arrays(target, data.arrays() | {_SEAMS + k: v for k, v in seams.items()}, data.info, overwrite)
 
 
 def save_seams(seams: Seams, target: Path) -> None:

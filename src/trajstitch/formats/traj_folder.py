@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trajstitch.data import ARRAYS, Dataset
+from trajstitch.data import ARRAYS, Dataset, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.formats.npz import load_seams, save_seams
 from trajstitch.storage.atomic import replacing
@@ -18,7 +18,8 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
     if episode_horizon is not None:
         raise InputError("this folder records where its episodes end; leave --episode-horizon out")
     arrays = {}
-    for name in ARRAYS:
+    weighed = (path / "weight.npy").exists()
+    for name in (*ARRAYS, "weight") if weighed else ARRAYS:
         file = path / f"{name}.npy"
         if not file.exists():
             raise InputError(f"{file.name} is missing; a .traj folder holds {', '.join(ARRAYS)} as .npy files")
@@ -26,6 +27,8 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
             arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise InputError(f"{file.name} is truncated or not a plain .npy array; copy it again") from error
+    if weighed:
+        arrays["weight"] = normalised_weight(arrays["weight"])
     info = path / "info.json"
     seams = path / "seams.npz"
     return Dataset(
@@ -42,8 +45,8 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
         raise InputError(f"{target} is a folder that holds something else; choose another name")
     with replacing(target, overwrite) as part:
         part.mkdir()
-        for name in ARRAYS:
-            np.save(part / f"{name}.npy", getattr(data, name))
+        for name, array in data.arrays().items():
+            np.save(part / f"{name}.npy", array)
         if data.seams:
             save_seams(data.seams, part / "seams.npz")
         (part / "info.json").write_text(json.dumps(dict(data.info), indent=2) + "\n")

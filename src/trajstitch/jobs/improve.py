@@ -6,6 +6,7 @@ metrics.jsonl          losses of every model at every check
 improved.*             the improved data, in the format of the input, with their seams
 plan.*                 of the planner optimal: the best step from every state, to be cloned
 seams.npz              the seams table alone
+weigh/                 the critics that weighed the improved data, if asked for (see jobs/weigh.py)
 result.json            what was done: iterations, model errors, sizes of the graph
 report.html            all of it as a page to read
 audit.json             what `trajstitch audit` found; the page shows it too
@@ -25,6 +26,8 @@ from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, save
 from trajstitch.formats.npz import save_seams
 from trajstitch.jobs.run_dir import Run
+from trajstitch.jobs.weigh import weigh_run
+from trajstitch.methods.weigh import Weigh
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.current import just_make
 from trajstitch.stitching.improve import Improve, Models, Result, check_data
@@ -72,6 +75,7 @@ def improve_run(
     *,
     seed: int = 0,
     models: Models | None = None,
+    weigh: Weigh | None = None,
     ending: str = ".hdf5",
     overwrite: bool = False,
     inputs: Sequence[str] = (),
@@ -86,6 +90,7 @@ def improve_run(
         seed: the random seed.
         models: models of the caller's own. With them no stage is stored, because a later call cannot know whether
             its models are the same.
+        weigh: how to weigh the steps of the improved data; without it, they have no weights.
         ending: the format of the improved data, one of `trajstitch.formats.ENDINGS`.
         overwrite: start again if `out` holds a run with other settings or data.
         inputs: the files the data came from, which must not lie in `out`.
@@ -102,6 +107,11 @@ def improve_run(
     run = Run.open(out, asked, overwrite, inputs)
     stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
     result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
+    if weigh is not None:
+        _, weighed, _ = weigh_run(
+            result.dataset, weigh, run.path / "weigh", seed=seed, overwrite=True, tell=tell("weights")
+        )
+        result = dataclasses.replace(result, dataset=weighed)
     _write(run, result, ending)
     write_report(run, data, result)
     return run, result

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
@@ -46,6 +47,7 @@ _WRITTEN = (
     "result.json",
     "report.html",
     "audit.json",
+    "judgement.npz",
     ".*.part",  # what a killed run was writing
     "*/.*.part",
 )
@@ -124,7 +126,7 @@ class Run:
 
     @property
     def job(self) -> str:
-        """The command that made this run: train or improve."""
+        """The command that made this run: train, improve or weigh."""
         return _job(self.settings())
 
     def settings(self) -> dict[str, Any]:
@@ -186,8 +188,13 @@ class Run:
 
 
 def _job(settings: dict[str, Any]) -> str:
-    """Return the command that has these settings: those of train have a method, those of improve have none."""
-    return "train" if settings.get("method") is not None else "improve"
+    """Return the command that has these settings: weigh is named, and train has a method."""
+    return settings.get("job") or ("train" if settings.get("method") is not None else "improve")
+
+
+def numbers(values: NDArray[Any]) -> list[float | None]:
+    """Return numbers for JSON, with None for nan and inf, which JSON lacks."""
+    return [float(x) if np.isfinite(x) else None for x in values]
 
 
 def _completed(settings: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.jobs.run_dir import Run
+from trajstitch.jobs.run_dir import Run, numbers
 from trajstitch.jobs.score import RunScores, ScoreConfig, score_run
 from trajstitch.methods import configure, name_of
 from trajstitch.methods.method import Method
@@ -104,7 +101,7 @@ def _train(
         step = int(state.step)
         tell(step, config.fit.steps, f"loss {mean['loss'].mean():.4g}")
         save_policy(config.policy(state.model), run.checkpoint(step), data.info, overwrite=True)
-        run.record(step, **{name: _numbers(value) for name, value in mean.items()})
+        run.record(step, **{name: numbers(value) for name, value in mean.items()})
         run.save_state(state)  # last, so that everything up to its step is on disk
         if scoring:
             score_run(run, scoring)
@@ -114,8 +111,3 @@ def best_policies(run: Run, scored: RunScores) -> Policy | ActionPlanner:
     """Return each seed's policy at its own best checkpoint."""
     chosen = [pick(load_policy(run.checkpoint(step)), p) for p, step in enumerate(scored.best_steps)]
     return stack(chosen)
-
-
-def _numbers(values: NDArray[Any]) -> list[float | None]:
-    """Return numbers for JSON, with None for nan and inf, which JSON lacks."""
-    return [float(x) if np.isfinite(x) else None for x in values]

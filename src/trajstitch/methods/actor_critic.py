@@ -53,9 +53,8 @@ class OfflineRL(Method):
         scale = Scale.of(obs) if self.scale else Scale.unit(obs.shape[1])
         span = Range.of(action)
         actor_key, critic_key = jax.random.split(key)
-        sizes = [obs.shape[1] + action.shape[1], *[self.width] * self.depth, 1]
-        twins = eqx.filter_vmap(lambda k: MLP.init(sizes, k))(jax.random.split(critic_key))
-        return Policy.init(scale, span, actor_key, head, self.width, self.depth), Critic(twins, scale, span)
+        critic = Critic.init(scale, span, critic_key, self.width, self.depth)
+        return Policy.init(scale, span, actor_key, head, self.width, self.depth), critic
 
 
 class Critic(eqx.Module):
@@ -67,6 +66,12 @@ class Critic(eqx.Module):
     twins: MLP
     scale: Scale
     range: Range
+
+    @staticmethod
+    def init(scale: Scale, span: Range, key: Array, width: int, depth: int) -> Critic:
+        """Initialise critics of states with this scale and actions in this range."""
+        sizes = [len(scale.mean) + len(span.low), *[width] * depth, 1]
+        return Critic(eqx.filter_vmap(lambda k: MLP.init(sizes, k))(jax.random.split(key)), scale, span)
 
     def __call__(self, obs: Array, action: Array) -> Array:
         """Compute both values [2] of one state and action."""

@@ -18,7 +18,7 @@ from trajstitch.methods.method import Method
 from trajstitch.models.value import Value, ValueConfig, train_value
 from trajstitch.policies.policy import Policy
 from trajstitch.progress import Tell, silent
-from trajstitch.training.loop import Fit, Metrics, Table
+from trajstitch.training.loop import WEIGHT, Fit, Metrics, Table
 from trajstitch.training.networks import Range, Scale
 
 
@@ -31,12 +31,14 @@ class BC(Method):
     depth: int = 2  # Hidden layers.
     scale: bool = True  # Scale observations to mean 0 and std 1; --no-scale leaves them as they are.
     percent: float = 100.0  # Clone only this percentage of trajectories, those of the highest return.
-    schedule: Literal["constant", "cosine"] = "constant"  # With cosine the learning rate falls to 0.
-    fit: Fit = Fit(steps=100_000, batch=256, rate=1e-3)  # Training schedule.
+    ignore_weights: bool = False  # Clone all steps alike, whatever weights the data give them.
+    # cosine: the learning rate falls to 0, so that the last checkpoint has converged; constant: as in the paper.
+    schedule: Literal["cosine", "constant"] = "cosine"
+    fit: Fit = Fit(steps=50_000, batch=256, rate=1e-3)  # Training schedule.
 
     def __post_init__(self) -> None:
         check_choice(self, "head", "tanh", "gaussian")
-        check_choice(self, "schedule", "constant", "cosine")
+        check_choice(self, "schedule", "cosine", "constant")
         check_sizes(self, "width", "depth")
         if not 0 < self.percent <= 100:
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")
@@ -46,9 +48,12 @@ class BC(Method):
         return data.top(self.percent) if self.percent < 100 else data
 
     def table(self, data: Dataset, prepared: Any = None) -> Table:
-        """Return the transitions of the chosen trajectories, from which batches are sampled."""
+        """Return the transitions of the chosen trajectories, drawn by the data's weights if they have any."""
         chosen = self.choose(data)
-        return {"obs": chosen.obs[chosen.row], "action": chosen.action}
+        table = {"obs": chosen.obs[chosen.row], "action": chosen.action}
+        if chosen.weight is not None and not self.ignore_weights:
+            table[WEIGHT] = chosen.weight
+        return table
 
     def optimiser(self) -> optax.GradientTransformation:
         """Return Adam with the chosen schedule."""
@@ -86,14 +91,14 @@ class WeightedBC(BC):
         return value
 
     def table(self, data: Dataset, prepared: Any = None) -> Table:
-        """Return the transitions, with a weight each by the value function."""
+        """Return the transitions, with a weight of the loss each by the value function."""
         table = super().table(data)
-        return {**table, "weight": value_weights(np.asarray(prepared.value(jnp.asarray(table["obs"]))))}
+        return {**table, "loss_weight": value_weights(np.asarray(prepared.value(jnp.asarray(table["obs"]))))}
 
     def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Compute the weighted loss of one transition."""
         loss, metrics = super().loss(model, row, key)
-        return row["weight"] * loss, metrics
+        return row["loss_weight"] * loss, metrics
 
 
 def value_weights(value: Float) -> Float:

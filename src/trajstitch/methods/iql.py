@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ import optax
 from jax import Array
 from jax.lax import stop_gradient
 
-from trajstitch.data import Dataset
+from trajstitch.data import Dataset, step_table
 from trajstitch.errors import InputError
 from trajstitch.methods.actor_critic import Critic, OfflineRL
 from trajstitch.policies.policy import LOG_STD, Policy
@@ -29,6 +29,14 @@ class StateValue(eqx.Module):
 
     def __call__(self, obs: Array) -> Array:
         return self.net(self.scale(obs))[0]
+
+
+class Values(Protocol):
+    """The networks by which IQL judges steps."""
+
+    value: StateValue
+    critic: Critic
+    critic_target: Critic
 
 
 class Implicit(eqx.Module):
@@ -64,17 +72,11 @@ class IQL(OfflineRL):
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Raise InputError where all returns are equal, because rewards are scaled by their spread."""
         super().check(data, improved)
-        low, high = data.returns.min(), data.returns.max()
-        if not high - low > 1e-6 * max(abs(low), abs(high)):
-            raise InputError(
-                f"iql scales rewards by the spread of returns, but all {len(data)} trajectories return "
-                f"{high:g}; give trajectories of different returns"
-            )
+        check_returns(data)
 
     def table(self, data: Dataset, prepared: Any = None) -> Table:
         """Return all transitions, with rewards in thousandths of the spread of returns, as published."""
-        table = super().table(data, prepared)
-        return {**table, "reward": data.reward * (1000 / (data.returns.max() - data.returns.min())).astype("f4")}
+        return scaled_steps(data)
 
     def init(self, table: Table, key: Array) -> Implicit:
         """Initialise the networks."""
@@ -85,21 +87,11 @@ class IQL(OfflineRL):
 
     def loss(self, model: Implicit, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Compute three losses of one transition, each with a gradient for its own network only."""
-        obs, action = row["obs"], row["action"]
-        v, next_v = model.value(obs), stop_gradient(model.value(row["next_obs"]))
-        advantage = jnp.min(stop_gradient(model.critic_target)(obs, action)) - v
-        value_loss = expectile_loss(advantage, self.expectile)
-
-        q = model.critic(obs, action)
-        critic_loss = jnp.sum((q - row["reward"] - self.discount * (1 - row["done"]) * next_v) ** 2)
-
-        weight = jnp.minimum(jnp.exp(self.temperature * stop_gradient(advantage)), self.weight_clip)
-        actor_loss = -weight * log_likelihood(model, obs, action)
-
-        metrics = {"value_loss": value_loss, "critic_loss": critic_loss, "actor_loss": actor_loss}
-        metrics |= {"v": v, "q": jnp.mean(q), "advantage": advantage, "weight": weight}
-        metrics |= {"std": jnp.mean(jnp.exp(model.log_std))}
-        return value_loss + critic_loss + actor_loss, metrics
+        loss, metrics = value_losses(model, row, self.expectile, self.discount)
+        weight = jnp.minimum(jnp.exp(self.temperature * stop_gradient(metrics["advantage"])), self.weight_clip)
+        actor_loss = -weight * log_likelihood(model, row["obs"], row["action"])
+        metrics |= {"actor_loss": actor_loss, "weight": weight, "std": jnp.mean(jnp.exp(model.log_std))}
+        return loss + actor_loss, metrics
 
     def optimiser(self) -> optax.GradientTransformation:
         """Return Adam; the actor's rate falls to 0 along a cosine, and the target gets no gradient steps."""
@@ -118,6 +110,40 @@ class IQL(OfflineRL):
         """Move the target critic towards the critic."""
         target = polyak_update(model.critic_target, model.critic, self.target_rate)
         return eqx.tree_at(lambda m: m.critic_target, model, target)
+
+
+def check_returns(data: Dataset) -> None:
+    """Raise InputError where all trajectories have the same return."""
+    low, high = data.returns.min(), data.returns.max()
+    if not high - low > 1e-6 * max(abs(low), abs(high)):
+        raise InputError(
+            f"rewards are scaled by the spread of returns, but all {len(data)} trajectories return {high:g}; "
+            "give trajectories of different returns"
+        )
+
+
+def scaled_steps(data: Dataset) -> dict[str, Any]:
+    """Return all transitions, with rewards in thousandths of the spread of returns."""
+    spread = data.returns.max() - data.returns.min()
+    return {**step_table(data), "reward": data.reward * (1000 / spread).astype("f4")}
+
+
+def advantage_of(model: Values, obs: Array, action: Array) -> Array:
+    """Compute min Q(s, a) - V(s) of one step, by the target critics."""
+    return jnp.min(stop_gradient(model.critic_target)(obs, action)) - model.value(obs)
+
+
+def value_losses(
+    model: Values, row: Mapping[str, Array], expectile: float, discount: float
+) -> tuple[Array, Metrics]:
+    """Compute the losses of V and Q of one transition, each with a gradient for its own network only."""
+    obs, action = row["obs"], row["action"]
+    advantage = advantage_of(model, obs, action)
+    value_loss = expectile_loss(advantage, expectile)
+    q, next_v = model.critic(obs, action), stop_gradient(model.value(row["next_obs"]))
+    critic_loss = jnp.sum((q - row["reward"] - discount * (1 - row["done"]) * next_v) ** 2)
+    metrics = {"value_loss": value_loss, "critic_loss": critic_loss, "advantage": advantage}
+    return value_loss + critic_loss, metrics | {"v": model.value(obs), "q": jnp.mean(q)}
 
 
 def expectile_loss(difference: Array, expectile: float) -> Array:

@@ -97,9 +97,14 @@ class Reachable:
         return np.where(known.any(1), total / np.maximum(known.sum(1), 1), value)
 
     def slopes(self, value: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the steepest fall of values per typical step around each landing state, 0 elsewhere [rows]."""
+        """Return the steepest change of values per typical step around each landing state, 0 elsewhere [rows].
+
+        Eight neighbours need not lie where the value falls. So a rise counts like a fall, which lies opposite, and
+        no slope is below the median.
+        """
         near, distance = self.finder.around
-        fall = (value[self.finder.net][:, None] - value[near]) / np.maximum(distance, 1e-3)
+        change = np.abs(value[self.finder.net][:, None] - value[near]) / np.maximum(distance, 1e-3)
+        steepest = change.max(1, initial=0)
         slope = np.zeros(len(value), np.float32)
-        slope[self.finder.net] = np.maximum(fall, 0).max(1, initial=0)
+        slope[self.finder.net] = np.maximum(steepest, np.median(steepest))
         return slope

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Int, Seams, step_table
+from trajstitch.data import Dataset, Int, Seams, normalised_weight, step_table
 from trajstitch.errors import InputError
 from trajstitch.models.dynamics import DynamicsConfig, train_dynamics
 from trajstitch.models.inverse import InverseConfig, train_inverse
@@ -152,9 +152,9 @@ class Result:
     training: dict[str, History] = field(default_factory=dict)  # losses of each trained model
     errors: dict[str, float] = field(default_factory=dict)  # held-out errors of the models
     graph: dict[str, float] = field(default_factory=dict)  # sizes of the graph
-    plan: Dataset | None = (
-        None  # of the planner optimal: the best step from every state, as pieces of trajectories
-    )
+    # Of the planner optimal: the best step from every state, as pieces of trajectories, with weights by how often
+    # planned walks from the starts make it.
+    plan: Dataset | None = None
 
     @property
     def seams(self) -> Seams:
@@ -186,6 +186,7 @@ def improve(
     """
     config, models = config or Improve(), models or Models()
     check_data(data)
+    data = dataclasses.replace(data, weight=None)  # all steps are candidates alike
     edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder)
     setup = Setup(data, config, edges, seed, stage, tell)
     planner = _improve_optimally if config.planner == "optimal" else _improve_greedily
@@ -475,8 +476,8 @@ def _compose(
         return Paths(number[walks.pair], walks.start, ended[walks.last])
 
     first = data.row[data.start[:-1]]
-    walks = follow(graph, plan, len(data.obs), first, setup.config.horizon(data))
-    accepted, entry = accept(setup, planned, paths(walks), end)
+    walks = paths(follow(graph, plan, len(data.obs), first, setup.config.horizon(data)))
+    accepted, entry = accept(setup, planned, walks, end)
     everywhere = paths(cover(graph, plan, len(data.obs)))
     begun = (
         np.searchsorted(
@@ -487,4 +488,7 @@ def _compose(
         - 1
     )
     pieces = to_dataset(data, dataclasses.replace(planned, paths=everywhere), data.returns[begun])
-    return accepted, entry, pieces
+    # A clone should know every state, and best those on the way: a step counts once, and once per walk through it.
+    visits = np.bincount(walks.pair, minlength=len(steps.source))
+    weight = normalised_weight(1 + visits[everywhere.pair])
+    return accepted, entry, dataclasses.replace(pieces, weight=weight)

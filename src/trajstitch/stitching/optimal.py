@@ -8,9 +8,9 @@ cut what the caller says. The value of any other state is that of its best step:
 
 *Believable values.* An edge forgives a small landing error, and of a thousand errors a plan picks those that
 flatter it. So an edge counts for what its landing is worth in the worst direction: less its error times the
-steepest fall of V between ŝ' and its neighbours. Slopes follow from values and values from slopes, so the graph is
-solved four times, first with the slopes of the recorded values. The other way round, from values without caution,
-it fails: a plan that goes in circles makes its own values flat, and caution then costs nothing.
+steepest change of V between ŝ' and its neighbours. Slopes follow from values and values from slopes, so the graph
+is solved four times, first with the slopes of the recorded values. The other way round, from values without
+caution, it fails: a plan that goes in circles makes its own values flat, and caution then costs nothing.
 
 *Steps that agree.* Where every step costs the same, many steps are equally good, and which one is taken is chance:
 neighbouring states then point anywhere, and a clone, which averages them, stands still. So of the steps that are
@@ -19,12 +19,16 @@ nearly as good as the best, the one whose landing has the best neighbourhood is 
 *Solving.* Policy iteration: the values of a policy are exact, because from each state a policy makes one step, so
 that k doublings (R ← R + γᵗ·R[next], next ← next[next]) sum the rewards of 2ᵏ steps. Each round takes, in every
 state, the step that is best by these values. Rounds end when no step is better by more than a tolerance; that the
-values then solve the equation above within it is checked.
+values then solve the equation above within it is checked. Most rounds change few values: a front that runs from
+where the reward is. Then only steps that lead to these are compared (`incoming.py`), and only states upstream of a
+new step are valued again. The last round compares all.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,11 +39,14 @@ from trajstitch.data import Bool, Int
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph
+from trajstitch.stitching.incoming import Incoming, incoming_of
 
-_PAIRS = 1 << 16  # pairs compared at a time
+_PAIRS = 1 << 13  # pairs compared at a time: their edges fit in the cache
+_EDGES = 1 << 18  # edges charged at a time
 _PASSES = 4  # solutions, each with the slopes of the values before
 _ROUNDS = 1000  # more than any graph has needed
 _NEGLIGIBLE = 1e-13  # a discount below this ends the doubling
+_FEW = 16, 64, 512  # changes are followed upstream to at most rows/16 or 64 states, 512 steps; else all are valued
 
 Value = NDArray[np.float64]
 OfValues = Callable[[Value], NDArray[np.floating]]  # values [rows] -> something for every row
@@ -87,7 +94,7 @@ class Plan:
 class Neighbourhood:
     """What the planner asks of the space around states."""
 
-    slopes: OfValues  # the steepest fall of values around each landing state, per typical step
+    slopes: OfValues  # the steepest change of values around each landing state, per typical step
     means: OfValues  # the mean of values around each state
 
 
@@ -96,31 +103,40 @@ def solve(
 ) -> Plan:
     """Find the best steps; without a neighbourhood, every landing is taken for certain."""
     if around is None:
-        return _solve(problem, config, None, None)
-    cost, plan = None, None
+        return _solve(problem, config, None)
+    charged, plan = problem, None
+    incoming = incoming_of(problem.graph, len(problem.end))
     value = recorded_values(problem, config)
     for k in range(_PASSES if config.caution else 1):
         if config.caution:
-            cost = config.caution * config.discount * around.slopes(value)
-        plan = _solve(problem, config, cost, None if plan is None else plan.choice)
+            charged = problem  # frees the former one, which is large
+            charged = _charged(problem, config.caution * config.discount * around.slopes(value))
+        plan = _solve(charged, config, None if plan is None else plan.choice, incoming)
         value = plan.value
         tell(k + 1, _PASSES, f"{plan.rounds} rounds")
     assert plan is not None
     if config.agree:
-        plan = replace(plan, choice=_agreed(problem, config, cost, plan, around.means(plan.value)))
+        plan = replace(plan, choice=_agreed(charged, config, plan, around.means(plan.value)))
     return plan
 
 
-def _agreed(
-    problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, plan: Plan, mean: NDArray[Any]
-) -> Int:
+def _charged(problem: Problem, cost: NDArray[np.floating]) -> Problem:
+    """Return the problem in which landing at a row costs cost[row] per typical step of landing error."""
+    reward = np.array(problem.edge_reward, np.float64)
+    for part in range(0, len(reward), _EDGES):
+        some = slice(part, part + _EDGES)
+        reward[some] -= problem.edge_error[some] * cost[problem.graph.landing[some]]
+    return replace(problem, edge_reward=reward)
+
+
+def _agreed(problem: Problem, config: OptimalConfig, plan: Plan, mean: NDArray[Any]) -> Int:
     """Return the choice [Q]: of the steps nearly as good as the best, the one with the highest mean around it."""
     graph, value = problem.graph, plan.value
     slack = config.agree * float(np.abs(problem.reward).mean())
     choice = plan.choice.copy()
     for some, first, edges in _parts(graph):
         least = value[graph.source[some]] - slack
-        worth = _edge_values(problem, config, cost, value, edges)
+        worth = _edge_values(problem, config, value, edges)
         around = mean[graph.landing[edges]]
         around = np.where(worth >= np.repeat(least, np.diff(np.append(first, len(worth)))), around, -np.inf)
         best, edge = _best_of(around, first)
@@ -131,42 +147,129 @@ def _agreed(
 
 def recorded_values(problem: Problem, config: OptimalConfig) -> Value:
     """Compute the values [rows] of the recorded steps."""
-    return _value_of(problem, config, None, np.full(len(problem.graph.source), -1))
+    return _value_of(problem, config, np.full(len(problem.graph.source), -1))
 
 
-def _solve(problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, choice: Int | None) -> Plan:
-    """Solve the graph, where landing at a row costs cost[row] per typical step of landing error."""
+def _solve(
+    problem: Problem,
+    config: OptimalConfig,
+    choice: Int | None,
+    incoming: Incoming | None = None,
+) -> Plan:
+    """Solve the graph, beginning with this choice."""
     graph = problem.graph
+    incoming = incoming or incoming_of(graph, len(problem.end))
     choice = np.full(len(graph.source), -1) if choice is None else choice.copy()
-    for rounds in range(1, _ROUNDS + 1):
-        value = _value_of(problem, config, cost, choice)
+    value = _value_of(problem, config, choice)
+    moved: Int | None = None  # the rows whose values have changed since steps were compared; None: perhaps all
+    rounds = 1
+    while rounds <= _ROUNDS:
         margin = config.tolerance * max(float(np.abs(value).max()), 1e-300)
-        residual, changed = 0.0, 0
-        for some, best, edge in _best_edges(problem, config, cost, value):
-            stay = _recorded(problem, config, value, some)
-            gain = np.maximum(best, stay) - value[graph.source[some]]
-            residual = max(residual, float(gain.max()))
-            better = gain > margin
-            choice[some[better]] = np.where(best >= stay, edge, -1)[better]
-            changed += int(better.sum())
-        if not changed:
-            return Plan(value, choice, rounds, residual)
+        if moved is None:
+            changed, residual = _compare_all(problem, config, value, margin, choice)
+            if not len(changed):
+                return Plan(value, choice, rounds, residual)
+        else:
+            changed = _compare_some(problem, config, value, margin, choice, incoming, moved)
+        rounds += len(changed) > 0
+        found = _moved(problem, config, value, choice, incoming, changed) if len(changed) else None
+        if found is None:
+            value, moved = _value_of(problem, config, choice), None
+        else:
+            moved = found
     raise InputError(f"the plan did not settle within {_ROUNDS} rounds; raise the tolerance or lower the discount")
+
+
+def _compare_all(
+    problem: Problem,
+    config: OptimalConfig,
+    value: Value,
+    margin: float,
+    choice: Int,
+) -> tuple[Int, float]:
+    """Set the choice of all pairs that have a better step; return these, and the largest gain."""
+    source, residual = problem.graph.source, 0.0
+    changed = [np.zeros(0, np.int64)]
+
+    def compare(part: tuple[Int, Int, slice]) -> tuple[Int, Int, float]:
+        some, first, edges = part
+        worth = _edge_values(problem, config, value, edges)
+        best = np.maximum.reduceat(worth, first)
+        stay = _recorded(problem, config, value, some)
+        gain = np.maximum(best, stay) - value[source[some]]
+        better = np.flatnonzero(gain > margin)
+        edge = better
+        if len(better):
+            edge = edges.start + _best_of(worth, first)[1][better]
+            edge = np.where(best[better] >= stay[better], edge, -1)
+        return some[better], edge, float(gain.max())
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for pair, edge, most in pool.map(compare, _parts(problem.graph)):
+            choice[pair] = edge
+            changed.append(pair)
+            residual = max(residual, most)
+    return np.concatenate(changed), residual
+
+
+def _compare_some(
+    problem: Problem,
+    config: OptimalConfig,
+    value: Value,
+    margin: float,
+    choice: Int,
+    incoming: Incoming,
+    moved: Int,
+) -> Int:
+    """As `_compare_all`, but only steps that lead to rows whose values have changed."""
+    (pair, edge), stays = incoming.edges(moved), incoming.recorded(moved)
+    worth = np.append(_edge_values(problem, config, value, edge), _recorded(problem, config, value, stays))
+    pair, edge = np.append(pair, stays), np.append(edge, np.full(len(stays), -1))
+    better = np.flatnonzero(worth - value[problem.graph.source[pair]] > margin)
+    pair, edge, worth = pair[better], edge[better], worth[better]
+    # Of equal ones the first edge, then the recorded step, as `_compare_all` has it.
+    order = np.lexsort((np.where(edge < 0, len(problem.graph.landing), edge), -worth, pair))
+    pair, edge = pair[order], edge[order]
+    first = np.flatnonzero(np.diff(pair, prepend=-1))
+    choice[pair[first]] = edge[first]
+    return pair[first]
+
+
+def _moved(
+    problem: Problem,
+    config: OptimalConfig,
+    value: Value,
+    choice: Int,
+    incoming: Incoming,
+    changed: Int,
+) -> Int | None:
+    """Bring the values up to date after a change of choices, upstream; return the rows that changed.
+
+    None where there are too many, as in a circle; then the values are of no use.
+    """
+    source = problem.graph.source
+    share, least, steps = _FEW
+    limit, rows = max(least, len(value) // share), 0
+    moved: list[Int] = []
+    for _ in range(steps):
+        if not len(changed):
+            return np.unique(np.concatenate(moved))
+        rows += len(changed)
+        if rows > limit:
+            return None
+        row = source[changed]
+        value[row] = _step_values(problem, config, value, changed, choice[changed])
+        moved.append(row)
+        # Whoever steps to one of these comes next.
+        (pair, edge), stays = incoming.edges(row), incoming.recorded(row)
+        changed = np.append(pair[choice[pair] == edge], stays[choice[stays] < 0])
+    return None
 
 
 def _recorded(problem: Problem, config: OptimalConfig, value: Value, pair: Int) -> Value:
     """Return the values of recorded steps."""
     stay: Value = problem.reward[pair] + config.discount * value[problem.graph.target[pair]]
     return stay
-
-
-def _best_edges(
-    problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, value: Value
-) -> Iterator[tuple[Int, Value, Int]]:
-    """Yield pairs that have edges, the value of their best edge, and that edge; of equal ones the first."""
-    for some, first, edges in _parts(problem.graph):
-        best, edge = _best_of(_edge_values(problem, config, cost, value, edges), first)
-        yield some, best, edges.start + edge
 
 
 def _parts(graph: Graph) -> Iterator[tuple[Int, Int, slice]]:
@@ -188,16 +291,23 @@ def _best_of(worth: Value, first: Int) -> tuple[Value, Int]:
 def _edge_values(
     problem: Problem,
     config: OptimalConfig,
-    cost: NDArray[np.floating] | None,
     value: Value,
     edges: slice | Int,
 ) -> Value:
     landing = problem.graph.landing[edges]
-    worth = problem.edge_reward[edges] + config.discount * value[landing]
-    return worth if cost is None else worth - problem.edge_error[edges] * cost[landing]
+    worth: Value = problem.edge_reward[edges] + config.discount * value[landing]
+    return worth
 
 
-def _value_of(problem: Problem, config: OptimalConfig, cost: NDArray[np.floating] | None, choice: Int) -> Value:
+def _step_values(problem: Problem, config: OptimalConfig, value: Value, pair: Int, edge: Int) -> Value:
+    """Return the values of steps: edges, or where these are -1 recorded ones."""
+    worth = _recorded(problem, config, value, pair)
+    taken = np.flatnonzero(edge >= 0)
+    worth[taken] = _edge_values(problem, config, value, edge[taken])
+    return worth
+
+
+def _value_of(problem: Problem, config: OptimalConfig, choice: Int) -> Value:
     """Compute the values of always making the chosen step."""
     graph, rows = problem.graph, len(problem.end)
     taken = np.flatnonzero(choice >= 0)
@@ -207,12 +317,10 @@ def _value_of(problem: Problem, config: OptimalConfig, cost: NDArray[np.floating
     following[graph.source[stays]] = graph.target[stays]
     total[graph.source[stays]] = problem.reward[stays]
     following[graph.source[taken]] = graph.landing[choice[taken]]
-    total[graph.source[taken]] = _edge_values(
-        problem, config, cost, np.zeros(rows), choice[taken]
-    )  # without what comes after
+    total[graph.source[taken]] = problem.edge_reward[choice[taken]]
     factor = config.discount
-    while factor > _NEGLIGIBLE:
-        total = total + factor * total[following]
+    while factor > _NEGLIGIBLE and (following < rows).any():
+        total += factor * total[following]
         following = following[following]
         factor *= factor
     return total[:-1]

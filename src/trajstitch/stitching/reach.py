@@ -20,10 +20,13 @@ landing states, because values come from them.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,11 +40,13 @@ from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
 _BLOCK = 4096  # states linearised per call
-_TRIES = 16384  # candidates tried in the ensemble per call
+_TRIES = 4096  # candidates tried in the ensemble per call
+_SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
 _RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
+_CONSTANT = 1e-6  # a column with at most this std does not count
 _HOPEFUL = 2.0  # candidates that miss by up to this many tolerances are tried once more
-_TOLERANCES = (0.05, 0.1)  # least and largest tolerance unless one is given
+_TOLERANCES = (0.05, 0.4)  # least and largest tolerance unless one is given
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class ReachConfig:
     radius: float = 1.6  # Candidates are within this many typical steps of a state or of its successor.
     nearest: int = 48  # At most this many candidates around each of the two.
     # A landing error below this many typical steps is accepted; unless given, nine of ten recorded steps have
-    # less, but at least 0.05 and at most 0.1.
+    # less than half of it, but it is at least 0.05 and at most 0.4.
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +92,8 @@ class ReachFinder:
 
     def __init__(self, data: Dataset, model: WorldModel, config: ReachConfig, tell: Tell = silent) -> None:
         self.data, self.model, self.config, self.tell = data, model, config, tell
-        spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6)
+        spread = data.obs.std(0, dtype=np.float64)
+        spread = np.where(spread > _CONSTANT, spread, np.inf)  # a constant column counts in no distance
         step = typical_step(data, spread)
         if not step > 0:
             raise InputError("half of all steps do not change the state, so a typical step is not known")
@@ -97,16 +103,20 @@ class ReachFinder:
         last = np.searchsorted(data.row, np.arange(len(data.obs)), side="right") - 1
         self.recorded = data.action[last]  # [rows, A]; a last state borrows the action that led to it
         self.usual = self._usual_error()
-        self.tolerance = config.tolerance or float(np.clip(self.usual, *_TOLERANCES))
+        self.tolerance = config.tolerance or float(np.clip(2 * self.usual, *_TOLERANCES))
 
     def _usual_error(self) -> float:
         """Return the landing error that nine of ten recorded steps stay below."""
-        some = np.random.default_rng(0).permutation(self.data.transitions)[:_TRIES]
-        row = np.resize(self.data.row[some], _TRIES)
-        outcome = self._outcome(row, self.recorded[row], row + 1)
-        if not np.isfinite(outcome.error + outcome.reward).all():
-            raise InputError("the world model's steps are not finite for some states; look at its training")
-        return float(np.quantile(outcome.error, 0.9))
+        some = np.random.default_rng(0).permutation(self.data.transitions)[:_SAMPLE]
+        row = np.resize(self.data.row[some], _SAMPLE)
+        error = []
+        for part in _parts(len(row), _TRIES):
+            some = np.resize(row[part], _TRIES)
+            outcome = self._outcome(some, self.recorded[some], some + 1)
+            if not np.isfinite(outcome.error + outcome.reward).all():
+                raise InputError("the world model's steps are not finite for some states; look at its training")
+            error.append(outcome.error[: part.stop - part.start])
+        return float(np.quantile(np.concatenate(error), 0.9))
 
     @cached_property
     def net(self) -> Int:
@@ -116,8 +126,10 @@ class ReachFinder:
             return np.arange(len(data.obs))
         cell, inside = np.divmod(self.place / self.config.net, 1)
         off = np.square(inside - 0.5).sum(1)  # the state nearest to the middle stands for its cell
-        order = np.lexsort((off, *cell.T))
-        first = np.concatenate([[True], (np.diff(cell[order], axis=0) != 0).any(1)])
+        del inside
+        number = _numbered(cell)
+        order = np.lexsort((off, number))
+        first = np.diff(number[order], prepend=-1) != 0
         return np.union1d(order[first], data.last_row[data.terminal])
 
     @cached_property
@@ -125,14 +137,21 @@ class ReachFinder:
         """The landing states [rows, K] nearest to each state, padded with -1."""
         count = min(self.config.nearest, len(self.net))
         found = nearest_to(self._tree, self.place, count, self.config.radius, self.tell)
-        return np.append(self.net, -1).astype(np.int32)[found]
+        row = np.append(self.net, -1).astype(np.int32)
+        for part in _parts(len(found), _BLOCK):  # in place: it is the largest array
+            found[part] = row[found[part]]
+        return found
 
     @cached_property
-    def around(self) -> tuple[Int, Float]:
+    def around(self) -> tuple[NDArray[np.int32], Float]:
         """The landing states [net, 8] nearest to each landing state, and their distances in typical steps."""
-        found = nearest_to(self._tree, self.place[self.net], min(9, len(self.net)), np.inf)[:, 1:]
-        distance = np.linalg.norm(self.place[self.net[found]] - self.place[self.net][:, None], axis=2)
-        return self.net[found], distance
+        near = nearest_to(self._tree, self.place[self.net], min(9, len(self.net)), np.inf)[:, 1:]
+        distance = np.empty(near.shape, np.float32)
+        for part in _parts(len(near), _BLOCK):
+            near[part] = self.net[near[part]]
+            away = self.place[near[part]] - self.place[self.net[part]][:, None]
+            distance[part] = np.linalg.norm(away, axis=2)
+        return near, distance
 
     @cached_property
     def _tree(self) -> Tree:
@@ -153,19 +172,35 @@ class ReachFinder:
         found = []
         scored = edges = 0
         count = np.zeros(len(source), np.int64)
-        for part in _parts(len(source), _BLOCK):
-            shown = self.candidates(source[part], target[part])
-            line = self._line(source[part])
-            pair, column = np.nonzero(self._hopeful(line, shown))
-            landing = shown[pair, column]
-            aim = self._aim(line, source[part], pair, landing)
-            good = aim.error < self.tolerance
-            count[part] = np.bincount(pair[good], minlength=len(shown))
-            found.append((landing[good], self.tolerance - aim.error[good], aim.spread[good], aim.reward[good]))
-            scored += int((shown >= 0).sum())
-            edges += int(good.sum())
-            tell(part.stop, len(source), f"{edges:,} edges")
+        parts = _parts(len(source), _BLOCK)
+        if parts:
+            _ = self.near  # found before several threads ask for it
+        with ThreadPoolExecutor(self._threads) as pool:
+            blocks = pool.map(lambda part: self._edges(source[part], target[part]), parts)
+            for part, (many, columns, shown) in zip(parts, blocks, strict=True):
+                count[part] = many
+                found.append(columns)
+                scored += shown
+                edges += len(columns[0])
+                tell(part.stop, len(source), f"{edges:,} edges")
         return grown(graph, source, target, count, found, scored)
+
+    @property
+    def _threads(self) -> int:
+        """Blocks at a time; XLA computes most of one on one core. Only our own models surely stand it."""
+        alone = jax.default_backend() != "cpu" or not isinstance(self.model, eqx.Module)
+        return 1 if alone else os.cpu_count() or 1
+
+    def _edges(self, source: Int, target: Int) -> tuple[Int, tuple[NDArray[Any], ...], int]:
+        """Return the edges of a block of pairs: how many each has, their columns, and how many candidates had."""
+        shown = self.candidates(source, target)
+        line = self._line(source)
+        pair, column = np.nonzero(self._hopeful(line, shown))
+        landing = shown[pair, column]
+        aim = self._aim(line, source, pair, landing)
+        good = aim.error < self.tolerance
+        columns = landing[good], self.tolerance - aim.error[good], aim.spread[good], aim.reward[good]
+        return np.bincount(pair[good], minlength=len(shown)), columns, int((shown >= 0).sum())
 
     # -- aiming ------------------------------------------------------------------------------------------------
 
@@ -205,19 +240,29 @@ class ReachFinder:
 
     def _aim(self, line: Line, source: Int, pair: Int, landing: NDArray[Any]) -> Aim:
         """Return the aims of edges [X] of a block; `pair` [X] is the place of their source in the block."""
-        found = [_no_aim(self.data.action_dim)]
+        best = self._try(line, source, pair, landing, None)
+        again = np.flatnonzero((best.error >= self.tolerance) & (best.error < _HOPEFUL * self.tolerance))
+        if len(again):
+            tried = best.action[again], best.mean[again]
+            other = self._try(line, source, pair[again], landing[again], tried)
+            better = other.error < best.error[again]
+            for new, old in zip(other, best, strict=True):
+                old[again[better]] = new[better]
+        return Aim(*best[:4])
+
+    def _try(
+        self, line: Line, source: Int, pair: Int, landing: NDArray[Any], tried: tuple[Float, Float] | None
+    ) -> Outcome:
+        """Ask the ensemble about corrected actions: of those tried, given where they led, or the recorded ones."""
+        found = [_no_outcome(self.data.obs_dim, self.data.action_dim)]
         for part in _parts(len(pair), _TRIES):
+            # Always a whole call, so that one shape is compiled.
             where, goal = np.resize(pair[part], _TRIES), np.resize(landing[part], _TRIES)
-            row, place = source[where], self.place[goal]
-            best = self._outcome(row, _corrected(line, where, None, place, self.box), goal)
-            again = (best.error >= self.tolerance) & (best.error < _HOPEFUL * self.tolerance)
-            if again[: part.stop - part.start].any():
-                other = self._outcome(row, _corrected(line, where, best[::4], place, self.box), goal)
-                better = again & (other.error < best.error)
-                for new, old in zip(other, best, strict=True):
-                    old[better] = new[better]
-            found.append(Aim(*(column[: part.stop - part.start] for column in best[:4])))
-        return Aim(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            before = tried and tuple(np.resize(one[part], (_TRIES, one.shape[1])) for one in tried)
+            action = _corrected(line, where, before, self.place[goal], self.box)
+            outcome = self._outcome(source[where], action, goal)
+            found.append(Outcome(*(column[: part.stop - part.start] for column in outcome)))
+        return Outcome(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     def _outcome(self, row: Int, action: Any, goal: Int) -> Outcome:
         """Ask the ensemble where these actions lead, and compare with the goals."""
@@ -295,6 +340,23 @@ def _judge(place: Array, goal: Array) -> tuple[Array, Array, Array]:
 def _no_aim(actions: int) -> Aim:
     none = np.zeros(0, np.float32)
     return Aim(np.zeros((0, actions), np.float32), none, none, none)
+
+
+def _no_outcome(states: int, actions: int) -> Outcome:
+    return Outcome(*_no_aim(actions), np.zeros((0, states), np.float32))
+
+
+def _numbered(cell: Float) -> Int:
+    """Return a number for each row of whole numbers, equal where the rows are."""
+    number, many = np.zeros(len(cell), np.int64), 1
+    for column in cell.T:
+        digit = (column - column.min()).astype(np.int64)
+        size = int(digit.max()) + 1
+        if many * size >= 2**63:  # count only the numbers that occur
+            seen, number = np.unique(number, return_inverse=True)
+            many = len(seen)
+        number, many = number * size + digit, many * size
+    return number
 
 
 def _parts(rows: int, size: int) -> list[slice]:

@@ -1,9 +1,9 @@
 """The training loop: a loss for one row of a table, P models (members) in parallel, many steps per device call.
 
 Steps run inside `lax.scan`, members under `vmap`, and the data stay on the device; the host only sees the result
-of each chunk of steps. The rows that step t of a member samples depend only on the member's seed and t, so a run
-that is stopped and resumed, or cut into other chunks, ends with the same numbers (up to rounding where a chunk
-ends between `Learner.phases`).
+of each chunk of steps. Rows are drawn with replacement: all alike, or by the table's column `weight`. Which rows
+step t of a member draws depends only on the member's seed and t, so a run that is stopped and resumed, or cut into
+other chunks, ends with the same numbers (up to rounding where a chunk ends between `Learner.phases`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from trajstitch.checks import check_sizes
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 
-Table = Mapping[str, Any]  # columns of equal length; an entry that is no array, such as a model, is not sampled
+# Columns of equal length; an entry that is no array, such as a model, is not sampled. A column WEIGHT is how often
+# each row is drawn, in any unit.
+Table = Mapping[str, Any]
+WEIGHT = "weight"
 Metrics = dict[str, Any]  # numbers by name; one of them is `loss`
 _HELD_OUT_ROWS = 8192  # at most this many held-out rows are scored
 
@@ -152,16 +155,22 @@ def run(
     samples from the table's `rows[p]`, by default from all, so members may learn from different data. A loss that
     is no longer finite raises InputError.
     """
-    on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items()}
+    on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items() if name != WEIGHT}
     keys, steps = _keys(seeds), until or learner.fit.steps
     everything = range(next(len(column) for column in on_device.values() if isinstance(column, Array)))
-    spans = jnp.array([(part.start, len(part)) for part in rows or [everything] * len(seeds)])
+    draws: Array  # how members draw rows: their spans, or the shares of all rows
+    if WEIGHT not in table:
+        draws = jnp.array([(part.start, len(part)) for part in rows or [everything] * len(seeds)])
+    elif rows is None:
+        draws = jnp.asarray(_shares(table[WEIGHT]))
+    else:
+        raise InputError("members that learn from rows of their own cannot have weights; leave one of the two out")
     while (done := int(state.step)) < steps:
         counts, parts = [], []
         for first, end in _segments(done, min(done - done % every + every, steps), learner.refresh_interval):
             if learner.refresh_interval and first % learner.refresh_interval == 0:
                 state = _refresh(learner, state, on_device, keys)
-            state, metrics = _chunk(learner, end - first, first % learner.phases, state, on_device, keys, spans)
+            state, metrics = _chunk(learner, end - first, first % learner.phases, state, on_device, keys, draws)
             counts.append(end - first)
             parts.append(metrics)
         mean = {name: np.average([part[name] for part in parts], 0, counts) for name in parts[0]}
@@ -228,15 +237,29 @@ def train_best(
     return (state.model if keep_last else best), history
 
 
+def _shares(weight: NDArray[Any]) -> NDArray[np.uint32]:
+    """Divide the numbers below 2³¹ among the rows by weight; row r has those from entry r-1 to below entry r."""
+    end = np.cumsum(weight, dtype=np.float64)
+    if not (np.min(weight) >= 0 and np.isfinite(end[-1]) and end[-1] > 0):
+        raise InputError("weights must be finite and not negative, and not all 0")
+    return np.rint(end / end[-1] * 2.0**31).astype(np.uint32)
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _chunk(
-    learner: Learner, count: int, first: int, state: State, table: Table, keys: Array, spans: Array
+    learner: Learner, count: int, first: int, state: State, table: Table, keys: Array, draws: Array
 ) -> tuple[State, Metrics]:
+    weighted = draws.ndim == 1
+
     def member(
-        phase: int, step: Array, model: Any, opt_state: Any, key: Array, span: Array
+        phase: int, step: Array, model: Any, opt_state: Any, key: Array, draw: Array
     ) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
-        index = span[0] + jax.random.randint(row_key, (learner.fit.batch,), 0, span[1])
+        if weighted:
+            number = jax.random.bits(row_key, (learner.fit.batch,), jnp.uint32) >> 1
+            index = jnp.searchsorted(draw, number, side="right", method="scan_unrolled")
+        else:
+            index = draw[0] + jax.random.randint(row_key, (learner.fit.batch,), 0, draw[1])
         batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
         return learner.step(model, opt_state, batch, loss_key, phase)
 
@@ -244,9 +267,9 @@ def _chunk(
         """Do one step of each phase in `order`; return each metric [P] of the steps that have it."""
         found: dict[str, list[Array]] = {}
         for phase in order:
-            model, opt_state, metrics = eqx.filter_vmap(partial(member, phase, carry.step))(
-                carry.model, carry.opt_state, keys, spans
-            )
+            model, opt_state, metrics = eqx.filter_vmap(
+                partial(member, phase, carry.step), in_axes=(0, 0, 0, None if weighted else 0)
+            )(carry.model, carry.opt_state, keys, draws)
             carry = State(model, opt_state, carry.step + 1)
             for name, value in metrics.items():
                 found.setdefault(name, []).append(value)

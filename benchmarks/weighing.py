@@ -1,0 +1,195 @@
+"""Cloning by weights, beside cloning everything, the best tenth, stitched data and IQL, all by one recipe.
+
+    python -m benchmarks.weighing hopper-medium hopper-replay --methods bc percent-bc iql weighted --shared FOLDER
+    python -m benchmarks.weighing --table
+
+FOLDER and the data sets are described in benchmarks/datasets.py; those of one call must have observations of one
+size and actions of one size. The critics of all data sets are members of one training run, in which each draws
+batches from the rows of its own data set; this takes a GPU little longer than one data set alone. Their numbers
+are those of `trajstitch weigh`, up to rounding.
+
+    bc, percent-bc      the data, and the tenth of their trajectories with the highest return
+    iql                 IQL's own policy, with the steps of the critics
+    weighted            the data by their weights; weighted@0.2 with an effective share of 0.2
+    greedy, optimal     data composed by either planner; greedy-percent, optimal-percent the best tenth of them
+    greedy-weighted, optimal-weighted      composed data by weights of their own
+
+One JSON file for each data set is written to --out, after every score; what it holds is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.command import command
+from benchmarks.datasets import scoring_of, stored_data
+from trajstitch.data import Dataset
+from trajstitch.evaluation.scores import evaluate
+from trajstitch.methods import configure
+from trajstitch.methods.iql import scaled_steps
+from trajstitch.methods.train import train
+from trajstitch.methods.weigh import WEIGH_PRESETS, Judgement, judge, weigh_by
+from trajstitch.stitching.improve import Result, improve
+from trajstitch.stitching.presets import PRESETS
+from trajstitch.storage.atomic import write_json
+from trajstitch.training import loop
+from trajstitch.training.loop import Learner, State
+from trajstitch.training.networks import pick
+
+Sets = Mapping[str, Dataset]
+PLANNERS = ("greedy", "optimal")
+
+
+def train_together(learner: Learner, sets: Sequence[Dataset], seeds: Sequence[int]) -> list[Any]:
+    """Train `seeds` members for each data set in one run; return the stack of members of each data set."""
+    tables = [scaled_steps(data) for data in sets]
+    states = [loop.start(learner, table, seeds) for table in tables]
+    model, opt_state = (
+        jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+        for parts in zip(*[(state.model, state.opt_state) for state in states], strict=True)
+    )
+    ends = np.cumsum([0, *[data.transitions for data in sets]])
+    rows = [range(a, b) for a, b in itertools.pairwise(ends) for _ in seeds]
+    table = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
+    state = State(model, opt_state, states[0].step)
+    every = -(-learner.fit.steps // 10)
+    for reached, _ in loop.run(learner, state, table, [*seeds] * len(sets), every, rows=rows):
+        state = reached
+        print(f"{type(learner).__name__}: {int(state.step):,} steps", flush=True)
+    many = len(seeds)
+    return [pick(state.model, slice(i * many, (i + 1) * many)) for i in range(len(sets))]
+
+
+class Measurement:
+    """All data sets, what is made of them, and the files of their results."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.sets = {name: stored_data(name, args) for name in args.names}
+        self.report: dict[str, dict[str, Any]] = {}
+        for name, data in self.sets.items():
+            file = self._file(name)
+            self.report[name] = json.loads(file.read_text()) if file.exists() else {"scores": {}, "facts": {}}
+            self.report[name] |= {"name": name, "fingerprint": data.fingerprint, "transitions": data.transitions}
+        self.composed: dict[str, dict[str, Result]] = {}
+        self.judged: dict[str, dict[str, Judgement]] = {}
+
+    def _file(self, name: str) -> Path:
+        return Path(self.args.out / f"{name}.json")
+
+    def keep(self, name: str, part: str, label: str, value: dict[str, Any]) -> None:
+        """Add something to a data set's report, and write it."""
+        self.report[name][part][label] = value | {"command": command("weighing")}
+        write_json(self._file(name), self.report[name])
+
+    def score(self, name: str, label: str, policy: Any) -> None:
+        """Score a policy in the environment of its data set."""
+        info = self.sets[name].info
+        scoring = scoring_of(info, self.args.episodes)
+        scores = evaluate(policy, scoring.env_id, physics=scoring.physics, episodes=scoring.episodes, info=info)
+        self.keep(name, "scores", label, scores.summary())
+        print(table_row(self.report[name], label), flush=True)
+
+    def clone(self, name: str, label: str, source: Dataset, method: str = "bc") -> None:
+        """Clone `source` and score the last checkpoint."""
+        options = {"steps": self.args.clone_steps} if self.args.clone_steps else {}
+        self.score(name, label, train(method, source, seeds=self.args.seeds, **options))
+
+    def missing(self, label: str) -> list[str]:
+        """Return the data sets that have no such score yet."""
+        return [name for name in self.sets if label not in self.report[name]["scores"]]
+
+    def compose(self, planner: Any) -> Sets:
+        """Return the data sets composed by a planner."""
+        if planner not in self.composed:
+            self.composed[planner] = {}
+            for name, data in self.sets.items():
+                begin = time.monotonic()
+                result = improve(data, replace(PRESETS[self.args.preset], planner=planner))
+                self.composed[planner][name] = result
+                facts = {**result.graph, **result.errors, **result.history[-1]} if result.history else {}
+                self.keep(name, "facts", planner, facts | {"seconds": time.monotonic() - begin})
+        return {name: result.dataset for name, result in self.composed[planner].items()}
+
+    def weigh(self, kind: str, sets: Sets, share: str) -> Sets:
+        """Return the data sets with weights, of the preset's effective share unless another is given."""
+        config = WEIGH_PRESETS[self.args.weigh_preset]
+        if kind not in self.judged:
+            begin = time.monotonic()
+            models = train_together(config, list(sets.values()), range(config.members))
+            seconds = time.monotonic() - begin
+            self.judged[kind] = {
+                name: judge(model, data) for (name, data), model in zip(sets.items(), models, strict=True)
+            }
+            for name, one in self.judged[kind].items():
+                self.keep(name, "facts", kind, {"agreement": one.agreement, "seconds_together": seconds})
+        config = replace(config, effective_share=float(share)) if share else config
+        return {name: weigh_by(sets[name], one, config) for name, one in self.judged[kind].items()}
+
+    def source(self, label: str) -> Sets:
+        """Return the data sets that a label clones, before choosing the best tenth."""
+        kind, _, share = label.partition("@")
+        planner = next((one for one in PLANNERS if label.startswith(one)), None)
+        sets = self.compose(planner) if planner else self.sets
+        return self.weigh(kind, sets, share) if kind.endswith("weighted") else sets
+
+    def measure(self, label: str) -> None:
+        """Measure one method on all data sets that lack it."""
+        if not (names := self.missing(label)):
+            return
+        if label == "iql":
+            config = configure("iql", steps=WEIGH_PRESETS[self.args.weigh_preset].fit.steps)
+            models = train_together(config, [self.sets[name] for name in names], range(self.args.seeds))
+            for name, model in zip(names, models, strict=True):
+                self.score(name, label, config.policy(model))
+            return
+        source = self.source(label)
+        for name in names:
+            self.clone(name, label, source[name], "percent-bc" if "percent" in label else "bc")
+
+
+def table_row(report: Mapping[str, Any], label: str) -> str:
+    """One row of the table."""
+    score = report["scores"][label]["normalised"]
+    return f"| {report['name']} | {label} | {score['mean']:.1f} ± {score['std_over_seeds'] or 0:.1f} |"
+
+
+def main() -> None:
+    """Measure, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser.add_argument("--methods", nargs="+", default=["bc", "percent-bc", "iql", "weighted"], help="See above.")
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of composing.")
+    parser.add_argument("--weigh-preset", choices=tuple(WEIGH_PRESETS), default="standard", help="Of weighing.")
+    parser.add_argument("--clone-steps", type=int, help="Gradient steps of clones; unless given, the default.")
+    parser.add_argument("--seeds", type=int, default=5, help="Seeds trained side by side.")
+    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed.")
+    parser.add_argument("--transitions", type=int, default=300_000, help="Transitions to record per data set.")
+    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
+    parser.add_argument("--runs", type=Path, default=Path("runs/weighing"), help="Folder of the data sets.")
+    parser.add_argument("--out", type=Path, default=Path("results/weighing"), help="Folder of the result files.")
+    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
+    args = parser.parse_args()
+    if args.names:
+        measurement = Measurement(args)
+        for label in args.methods:
+            measurement.measure(label)
+    if args.table:
+        for file in sorted(args.out.glob("*.json")):
+            report = json.loads(file.read_text())
+            print("\n".join(table_row(report, label) for label in report["scores"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The command `trajstitch weigh`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from trajstitch.cli.command import DataCommand, MaybeStr, parse_as, parse_preset
+from trajstitch.data import Dataset, effective_steps
+from trajstitch.errors import InputError
+from trajstitch.formats import save, writer
+from trajstitch.jobs.weigh import weigh_run
+from trajstitch.methods.weigh import WEIGH_PRESETS, Judgement, Weigh
+from trajstitch.progress import bar
+from trajstitch.storage.atomic import check_apart, check_target
+from trajstitch.storage.jax_cache import keep_compiled
+
+_AGREE = 0.3  # critics whose advantages correlate less than this hardly agree
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeighCommand(DataCommand):
+    """Give each step of a data set a weight: how much it is worth cloning."""
+
+    out: str
+    """Where to write the data with their weights; the ending, or minari:ID, chooses the format."""
+    run_dir: MaybeStr = None
+    """Directory of the critics' training, from which a stopped command continues; unless given, OUT.weigh."""
+    preset: Literal["quick", "standard"] = "standard"
+    """quick: minutes on two cores; standard: minutes on a GPU."""
+    overwrite: bool = False
+    """Replace the output if it exists, and a run with other settings or data."""
+    settings: Annotated[Weigh, tyro.conf.arg(name="")]
+    """Each option replaces the preset's value."""
+
+    def run(self) -> dict[str, Any]:
+        """Weigh, save and print what the weights say."""
+        keep_compiled()
+        check_apart([self.data], self.out)
+        writer(self.out)  # raises InputError now if the ending is unknown
+        if not self.out.startswith("minari:"):
+            check_target(Path(self.out), self.overwrite)
+        data = self.load()
+        folder = self.run_dir or self.out.replace("minari:", "").replace(":", "-") + ".weigh"
+        try:
+            self.settings.check(data)
+        except InputError as error:
+            raise error.within(self.data) from error
+        with bar("weighing", self.quiet) as tell:
+            run, weighed, judgement = weigh_run(
+                data,
+                self.settings,
+                folder,
+                seed=self.seed,
+                overwrite=self.overwrite,
+                inputs=[self.data],
+                tell=tell,
+            )
+        save(weighed, self.out, overwrite=self.overwrite)
+        found = facts(weighed, judgement)
+        self.say(verdict(found))
+        self.say(f"{self.out}: written; trajstitch train bc {self.out} clones by these weights")
+        return {"out": self.out, "run": str(run.path), **found, "fingerprint": weighed.fingerprint}
+
+
+def facts(weighed: Dataset, judgement: Judgement) -> dict[str, Any]:
+    """Return what is known of weights."""
+    assert weighed.weight is not None
+    return {
+        "transitions": weighed.transitions,
+        "effective_steps": effective_steps(weighed.weight),
+        "max_weight": float(weighed.weight.max()),
+        "agreement": judgement.agreement,
+    }
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """Return what is known of weights, in a sentence or two."""
+    share = found["effective_steps"] / found["transitions"]
+    text = f"the weights are worth {found['effective_steps']:,.0f} of {found['transitions']:,} steps ({share:.1%})"
+    if (agreement := found["agreement"]) is None:
+        return f"{text}; one critic's weights are noisy: --members 5 averages several"
+    text += f"; the critics agree by {agreement:.2f} (correlation of their advantages)"
+    if agreement < _AGREE:
+        text += ", which is little: train longer (--fit.steps), or do not trust these weights"
+    return text
+
+
+def parse(name: str, arguments: list[str]) -> WeighCommand:
+    """Return the command; options that are not given have the preset's values."""
+    missing: Any = tyro.MISSING
+    settings = parse_preset(arguments, WEIGH_PRESETS)
+    return parse_as(WeighCommand, name, arguments, WeighCommand(data=missing, out=missing, settings=settings))

@@ -1,0 +1,101 @@
+"""Weigh a data set, in memory or with a run directory, so that a killed run can continue.
+
+config.json        the settings, the data's fingerprint, versions
+metrics.jsonl      losses, values and advantages of every member at every check
+state.npz          the training state at the last check, removed when training is finished
+judgement.npz      what the critics say of every step and state; another temperature needs no new training
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from trajstitch.data import Dataset
+from trajstitch.jobs.run_dir import Run, numbers
+from trajstitch.methods.weigh import Judgement, Weigh, judge, start_judges, train_judges, weigh_by
+from trajstitch.progress import Tell, silent
+from trajstitch.storage.archive import read_arrays, reading, write_arrays
+
+_CHECKS = 20  # times that progress is recorded
+_AFTER_TRAINING = ("effective_share", "temperature", "gae_lambda")  # settings that need no other critics
+
+
+def weigh(
+    data: Dataset,
+    config: Weigh | None = None,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    tell: Tell = silent,
+) -> Dataset:
+    """Return the data with one weight per step: how much it is worth cloning.
+
+    Arguments:
+        data: the data set, with rewards.
+        config: the settings; `Weigh()` unless given.
+        seed: the random seed.
+        out: a run directory to work in; without it, everything stays in memory.
+        overwrite: start again if `out` holds a run with other settings or data.
+        tell: a callback for progress.
+    """
+    config = config or Weigh()
+    if out is not None:
+        return weigh_run(data, config, out, seed=seed, overwrite=overwrite, tell=tell)[1]
+    config.check(data)
+    state = start_judges(data, config, seed)
+    for reached, mean in train_judges(data, config, state, seed, _every(config)):
+        state = reached
+        tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
+    return weigh_by(data, judge(state.model, data), config)
+
+
+def weigh_run(
+    data: Dataset,
+    config: Weigh,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    overwrite: bool = False,
+    inputs: Sequence[str] = (),
+    tell: Tell = silent,
+) -> tuple[Run, Dataset, Judgement]:
+    """Weigh with a run directory; the same call continues a run that was stopped, with the same weights.
+
+    What a finished run's critics said is used again, with another temperature or share too.
+
+    Arguments:
+        data: the data set, with rewards.
+        config: the settings.
+        out: the run directory.
+        seed: the random seed.
+        overwrite: start again if `out` holds a run with other settings or data.
+        inputs: the files the data came from, which must not lie in `out`.
+        tell: a callback for progress.
+    """
+    config.check(data)
+    trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
+    steps = dataclasses.replace(data, weight=None)
+    asked = {"job": "weigh", "config": trained, "seed": seed, "data": {"fingerprint": steps.fingerprint}}
+    run = Run.open(out, asked, overwrite, inputs)
+    file = run.path / "judgement.npz"
+    if not file.exists():
+        state = run.load_state(start_judges(data, config, seed))
+        for reached, mean in train_judges(data, config, state, seed, _every(config)):
+            state = reached
+            tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
+            run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
+            run.save_state(state)  # last, so that everything up to its step is on disk
+        judgement = judge(state.model, data)
+        write_arrays(file, {"advantage": judgement.advantage, "value": judgement.value}, {})
+    run.forget_state()
+    with reading(file):
+        stored = read_arrays(file)
+        judgement = Judgement(stored["advantage"], stored["value"])
+    return run, weigh_by(data, judgement, config), judgement
+
+
+def _every(config: Weigh) -> int:
+    return max(1, -(-config.fit.steps // _CHECKS))

@@ -1,0 +1,205 @@
+"""Weighing: known answers in a world where good and bad steps are known, settings, killed runs, the command."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import trajstitch as ts
+from trajstitch.cli import main
+from trajstitch.data import Dataset, Trajectory, effective_steps, from_trajectories
+from trajstitch.errors import InputError
+from trajstitch.jobs import weigh as weighing
+from trajstitch.jobs.weigh import weigh, weigh_run
+from trajstitch.methods.weigh import Judgement, Weigh, outcomes, temperature_for, weigh_by
+from trajstitch.training.loop import Fit
+
+SMALL = Weigh(members=3, width=32, depth=1, discount=0.9, effective_share=0.3, fit=Fit(1500, 64, 3e-3))
+TINY = Weigh(members=2, width=4, depth=1, fit=Fit(8, 4, 1e-3))
+
+
+def drift(many=60, steps=15, seed=0) -> Dataset:
+    """A point on a line; an action moves it, and the reward is its action. Good steps are known: large actions."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(many):
+        action = rng.uniform(-1, 1, (steps, 1))
+        obs = np.cumsum(np.concatenate([rng.normal(size=(1, 1)), 0.1 * action]), 0)
+        found.append(Trajectory(obs, action, action[:, 0], terminal=False))
+    return from_trajectories(found, {"env_id": "Drift-v0"})
+
+
+@pytest.fixture(scope="module")
+def drifting():
+    data = drift()
+    return data, weigh(data, SMALL)
+
+
+def test_steps_that_earn_more_weigh_more(drifting):
+    data, weighed = drifting
+    assert weighed.weight.mean() == pytest.approx(1, abs=1e-3)
+    assert effective_steps(weighed.weight) / data.transitions == pytest.approx(0.3, abs=0.01)
+    assert np.corrcoef(weighed.weight, data.reward)[0, 1] > 0.5
+    good, bad = weighed.weight[data.reward > 0.5], weighed.weight[data.reward < -0.5]
+    assert good.mean() > 3 * bad.mean()
+    for name in ("obs", "action", "reward", "start", "terminal"):
+        assert (
+            getattr(weighed, name) is getattr(data, name) or (getattr(weighed, name) == getattr(data, name)).all()
+        )
+
+
+def test_a_clone_of_weighed_steps_is_better(drifting):
+    """All actions alike average to 0; by weight they average to a good one."""
+    data, weighed = drifting
+    options = {"steps": 400, "batch": 64, "width": 16, "rate": 3e-3}
+    obs = data.obs[::20]
+
+    def mean_action(policy):
+        return np.mean([policy.act(one)[0] for one in obs])
+
+    assert abs(mean_action(ts.train("bc", data, **options))) < 0.15
+    assert mean_action(ts.train("bc", weighed, **options)) > 0.3
+    ignoring = ts.train("bc", weighed, ignore_weights=True, **options)
+    assert mean_action(ignoring) == pytest.approx(mean_action(ts.train("bc", data, **options)), abs=1e-6)
+
+
+def test_the_outcome_is_a_plain_sum():
+    """Against a loop over steps, at real and cut ends."""
+    rng = np.random.default_rng(0)
+    data = dataclasses.replace(drift(5, 7), terminal=np.array([True, False, True, False, False]))
+    value = rng.normal(size=len(data.obs))
+    config = Weigh(discount=0.9, gae_lambda=0.8)
+    reward = data.reward * 1000 / (data.returns.max() - data.returns.min())
+    plain = np.zeros(data.transitions)
+    for m in range(len(data)):
+        later = 0.0
+        for n in reversed(range(data.start[m], data.start[m + 1])):
+            row = data.row[n]
+            ended = data.terminal[m] and n == data.start[m + 1] - 1
+            gain = reward[n] + 0.9 * (0 if ended else value[row + 1]) - value[row]
+            later = plain[n] = gain + 0.9 * 0.8 * later
+    np.testing.assert_allclose(outcomes(data, value, config), plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
+def test_the_temperature_gives_the_share(share):
+    score = np.minimum(np.random.default_rng(0).normal(size=5000) - 3, 0)
+    weight = np.exp(temperature_for(score, share) * score)
+    assert effective_steps(weight) / len(score) == pytest.approx(share, rel=1e-3)
+
+
+def test_units_of_rewards_do_not_matter():
+    data = drift(8, 6)
+    judgement = Judgement(np.random.default_rng(0).normal(size=(2, 48)).astype("f4"), np.zeros(56, np.float32))
+    for unit in (1e-6, 1e6):
+        other = dataclasses.replace(data, reward=data.reward * np.float32(unit))
+        np.testing.assert_allclose(
+            weigh_by(other, judgement, TINY).weight, weigh_by(data, judgement, TINY).weight, rtol=1e-3
+        )
+
+
+def test_agreement_is_the_mean_correlation_of_members():
+    advantage = np.random.default_rng(0).normal(size=(3, 1000)).astype("f4")
+    alike = Judgement(np.stack([advantage[0], advantage[0]]), np.zeros(1, np.float32))
+    assert alike.agreement == pytest.approx(1)
+    assert abs(Judgement(advantage, np.zeros(1, np.float32)).agreement) < 0.1
+    assert Judgement(advantage[:1], np.zeros(1, np.float32)).agreement is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda d: dataclasses.replace(d, reward=np.zeros_like(d.reward)), "all rewards are 0, so no step"),
+        (lambda d: dataclasses.replace(d, reward=np.ones_like(d.reward)), "all 4 trajectories return"),
+    ],
+)
+def test_data_without_better_steps_are_refused(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        weigh(change(drift(4, 5)), TINY)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"members": 0},
+        {"expectile": 1.0},
+        {"discount": 1.0},
+        {"effective_share": 0.0},
+        {"gae_lambda": 1.5},
+        {"temperature": -1.0},
+    ],
+)
+def test_impossible_settings(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Weigh(**wrong)
+
+
+# -- run directories ---------------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_with_the_same_weights(tmp_path, monkeypatch):
+    data = drift(6, 5)
+    _, whole, _ = weigh_run(data, TINY, tmp_path / "whole")
+    real = weighing.Run.save_state
+    saved = []
+
+    def dies(run, state):
+        real(run, state)
+        saved.append(int(state.step))
+        if len(saved) in (2, 5):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(weighing.Run, "save_state", dies)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            weigh_run(data, TINY, tmp_path / "killed")
+    run, again, _ = weigh_run(data, TINY, tmp_path / "killed")
+    assert saved == list(range(1, 9))  # nothing was done twice
+    assert again.weight.tobytes() == whole.weight.tobytes()
+    assert [line["step"] for line in run.metrics()] == list(range(1, 9))
+    assert not (run.path / "state.npz").exists()
+
+
+def test_another_share_needs_no_new_training(tmp_path, monkeypatch):
+    data = drift(6, 5)
+    weigh_run(data, TINY, tmp_path / "run")
+    monkeypatch.setattr(weighing, "train_judges", lambda *_: pytest.fail("trained again"))
+    _, other, _ = weigh_run(data, dataclasses.replace(TINY, effective_share=0.5), tmp_path / "run")
+    assert effective_steps(other.weight) / data.transitions == pytest.approx(0.5, abs=0.01)
+    weighed_before = dataclasses.replace(data, weight=np.ones(data.transitions, np.float32))
+    weigh_run(weighed_before, TINY, tmp_path / "run")  # older weights do not matter
+    with pytest.raises(InputError, match="other settings or data"):
+        weigh_run(data, dataclasses.replace(TINY, width=8), tmp_path / "run")
+
+
+def test_the_command(tmp_path, capsys):
+    ts.save(drift(6, 5), tmp_path / "data.npz")
+    words = ["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "better.npz"), "--preset", "quick"]
+    words += ["--fit.steps", "4", "--fit.batch", "4", "--width", "4", "--members", "2", "--json"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    result = json.loads(told.splitlines()[-1])
+    assert result["transitions"] == 30
+    assert result["effective_steps"] == pytest.approx(3, abs=0.1)
+    better = ts.load(tmp_path / "better.npz")
+    assert better.weight is not None
+    assert result["fingerprint"] == better.fingerprint
+    assert main(words) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main([*words, "--overwrite", "--effective-share", "0.5"]) == 0
+    assert "do not trust" in capsys.readouterr().out or result["agreement"] >= 0.3
+    assert effective_steps(ts.load(tmp_path / "better.npz").weight) == pytest.approx(15, abs=0.5)
+
+
+def test_the_command_refuses_what_cannot_be_weighed(tmp_path, capsys):
+    data = drift(3, 4)
+    ts.save(dataclasses.replace(data, reward=np.zeros_like(data.reward)), tmp_path / "data.npz")
+    out = tmp_path / "better.npz"
+    assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(out)]) == 2
+    assert "data.npz: all rewards are 0" in capsys.readouterr().err
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["data.npz"]
+    assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "better.csv")]) == 2
+    assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "data.npz"), "--overwrite"]) == 2
+    assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(out), "--preset", "slow"]) == 2
+    assert "there is no preset 'slow'" in capsys.readouterr().err
