@@ -4,10 +4,10 @@
     python -m benchmarks.mazes --table
 
 Walks of 200 steps between cells four apart are recorded in OGBench's point maze of this size (its `stitch`
-recipe), and their rewards are set for each of its five tasks. `plan` clones every state with its best step,
-`trajectories` the composed trajectories of the same improvement, `both` one after the other, `greedy` those of the
-paper's planner; all clones have the same recipe. One JSON file for each size and number of walks is written to
---out, after every method on every task; what it holds already is not measured again.
+recipe), and their rewards are set for each of its five tasks. `plan` clones every state with its best step, by
+weight, `trajectories` the composed trajectories of the same improvement, `greedy` those of the paper's planner;
+all clones have the same recipe. One JSON file for each size and number of walks is written to --out, after every
+method on every task; what it holds already is not measured again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import command
-from trajstitch.data import Dataset, concatenate
+from trajstitch.data import Dataset
 from trajstitch.evaluation.mazes import make_maze, set_task
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.evaluation.walker import WALK_LENGTH, walk
@@ -33,7 +33,7 @@ from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 
 # What is trained for a name, and its settings; the discount and the expectile of IQL are OGBench's for mazes.
-CLONES = {"bc": "bc", "percent-bc": "percent-bc", "plan": "bc", "trajectories": "bc", "both": "bc", "greedy": "bc"}
+CLONES = {"bc": "bc", "percent-bc": "percent-bc", "plan": "bc", "trajectories": "bc", "greedy": "bc"}
 OTHERS: dict[str, dict[str, Any]] = {
     "iql": {"discount": 0.995, "expectile": 0.9},
     "td3bc": {"discount": 0.995},
@@ -80,17 +80,17 @@ class Task:
             return self.improved("greedy").dataset
         if name == "trajectories":
             return self.improved("optimal").dataset
-        if name in ("plan", "both"):
-            result = self.improved("optimal")
-            assert result.plan is not None
-            return result.plan if name == "plan" else concatenate([result.plan, result.dataset])
+        if name == "plan":
+            plan = self.improved("optimal").plan
+            assert plan is not None
+            return plan
         return self.data
 
     def measure(self, name: str) -> dict[str, Any]:
         """Train, and score the last checkpoint."""
         source = self.source(name)
         begin = time.monotonic()
-        options: dict[str, Any] = {"steps": self.args.steps, "schedule": "cosine"}
+        options: dict[str, Any] = {"steps": self.args.steps}
         if name in OTHERS:
             options = {"steps": self.args.value_steps, **OTHERS[name]}
         policy = train(CLONES.get(name, name), source, seed=self.args.seed, seeds=self.args.seeds, **options)

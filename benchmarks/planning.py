@@ -35,7 +35,7 @@ from trajstitch.storage.atomic import write_json
 
 def clone(data: Dataset, source: Dataset, method: str, args: argparse.Namespace) -> dict[str, Any]:
     """Train clones of `source` and score the last checkpoint in the environment of `data`."""
-    policy = train(method, source, seeds=args.seeds, steps=args.steps, schedule="cosine")
+    policy = train(method, source, seeds=args.seeds, steps=args.steps)
     scoring = scoring_of(data.info, args.episodes)
     scores = evaluate(policy, scoring.env_id, physics=scoring.physics, episodes=args.episodes, info=data.info)
     return scores.summary()

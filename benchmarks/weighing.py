@@ -10,7 +10,7 @@ are those of `trajstitch weigh`, up to rounding.
 
     bc, percent-bc      the data, and the tenth of their trajectories with the highest return
     iql                 IQL's own policy, with the steps of the critics
-    weighted            the data by their weights; weighted@0.2 with an effective share of 0.2
+    weighted            the data by their weights; weighted:effective_share=0.2 with another setting of `Weigh`
     greedy, optimal     data composed by either planner; greedy-percent, optimal-percent the best tenth of them
     greedy-weighted, optimal-weighted      composed data by weights of their own
 
@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.command import command
+from benchmarks.command import command, setting
 from benchmarks.datasets import scoring_of, stored_data
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
@@ -122,8 +122,8 @@ class Measurement:
                 self.keep(name, "facts", planner, facts | {"seconds": time.monotonic() - begin})
         return {name: result.dataset for name, result in self.composed[planner].items()}
 
-    def weigh(self, kind: str, sets: Sets, share: str) -> Sets:
-        """Return the data sets with weights, of the preset's effective share unless another is given."""
+    def weigh(self, kind: str, sets: Sets, settings: Sequence[tuple[str, Any]]) -> Sets:
+        """Return the data sets with weights; settings that need other critics are not possible."""
         config = WEIGH_PRESETS[self.args.weigh_preset]
         if kind not in self.judged:
             begin = time.monotonic()
@@ -134,15 +134,16 @@ class Measurement:
             }
             for name, one in self.judged[kind].items():
                 self.keep(name, "facts", kind, {"agreement": one.agreement, "seconds_together": seconds})
-        config = replace(config, effective_share=float(share)) if share else config
+        config = replace(config, **dict(settings))
         return {name: weigh_by(sets[name], one, config) for name, one in self.judged[kind].items()}
 
     def source(self, label: str) -> Sets:
         """Return the data sets that a label clones, before choosing the best tenth."""
-        kind, _, share = label.partition("@")
+        kind, _, words = label.partition(":")
+        settings = [setting(word) for word in words.split(",") if word]
         planner = next((one for one in PLANNERS if label.startswith(one)), None)
         sets = self.compose(planner) if planner else self.sets
-        return self.weigh(kind, sets, share) if kind.endswith("weighted") else sets
+        return self.weigh(kind, sets, settings) if kind.endswith("weighted") else sets
 
     def measure(self, label: str) -> None:
         """Measure one method on all data sets that lack it."""

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests; and XLA set so that compiling, which is most of the suite's time, costs less."""
+"""Fixtures shared by all tests; and XLA set so that compiling, about half of the suite's time, costs less."""
 
 import os
 from collections.abc import Iterator

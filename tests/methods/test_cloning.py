@@ -4,13 +4,14 @@ import dataclasses
 import json
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajstitch.cli.train import parse
 from trajstitch.errors import InputError
-from trajstitch.jobs.run_dir import Run
-from trajstitch.jobs.run_dir import numbers
+from trajstitch.jobs.run_dir import Run, numbers
 from trajstitch.jobs.train import train_run
 from trajstitch.methods import configure, defaults
 from trajstitch.methods.bc import value_weights
@@ -75,6 +76,29 @@ def test_weights_are_not_negative_and_follow_the_value(world):
     assert table["loss_weight"].mean() == pytest.approx(1)
     # Rewards are the first action, tanh of mostly the first observation: states with a high one are worth more.
     assert np.corrcoef(table["loss_weight"], table["obs"][:, 0])[0, 1] > 0.5
+
+
+def test_the_papers_schedule_is_a_preset():
+    ours = parse("train", ["bc", "data.npz", "--out", "run"]).settings
+    paper = parse(
+        "train", ["percent-bc", "data.npz", "--out", "run", "--preset", "paper", "--width", "64"]
+    ).settings
+    assert (ours.schedule, ours.fit.steps) == ("cosine", 50_000)
+    assert (paper.schedule, paper.fit.steps, paper.percent, paper.width) == ("constant", 100_000, 10.0, 64)
+    with pytest.raises(InputError, match="no preset 'quick'; known are standard, paper"):
+        parse("train", ["bc", "data.npz", "--out", "run", "--preset", "quick"])
+
+
+def test_a_rate_that_falls_to_0_ends_without_moving(world):
+    """The last of many steps changes almost nothing, with a constant rate it does."""
+    moved = {}
+    for schedule in ("cosine", "constant"):
+        config = configure("bc", schedule=schedule, width=8, depth=1, steps=200, batch=16)
+        table = config.table(world)
+        states = [state.model for state, _ in loop.run(config, loop.start(config, table, [0]), table, [0], 199)]
+        before, after = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(one)]) for one in states)
+        moved[schedule] = np.abs(after - before).max()
+    assert moved["cosine"] < 1e-2 * moved["constant"]
 
 
 def test_settings(world):

@@ -193,6 +193,17 @@ def test_any_data(env: dict[str, Any], obs_dim: int) -> None:
     assert ("normalised" in text) == ("ref_min_score" in env)
 
 
+def test_weights_have_a_section(original: Dataset, improved: Dataset) -> None:
+    assert "<h2>Weights</h2>" not in report.render(original, improved, result_of(improved), SETTINGS)
+    weight = np.where(improved.trajectory == 7, 3.0, 0.5)
+    weighed = dataclasses.replace(improved, weight=(weight / weight.mean()).astype(np.float32))
+    shown = report.render(original, weighed, result_of(weighed), SETTINGS)
+    section = shown[shown.index("<h2>Weights</h2>") :]
+    assert "heaviest trajectory" in section
+    text = re.sub("<[^>]*>", " ", section[section.index("heaviest trajectory") :])
+    assert text.split()[2] == "7"
+
+
 def test_nothing_stitched(original: Dataset) -> None:
     same = stitched(original, 0)
     tried = words(report.render(original, same, result_of(same, 1), SETTINGS))

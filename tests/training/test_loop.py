@@ -74,6 +74,37 @@ def test_members_may_learn_from_different_rows():
         np.testing.assert_array_equal(together.model["w"][p], alone.model["w"][0])
 
 
+@dataclass(frozen=True)
+class Mean(Line):
+    """Learns the mean of the rows it is shown."""
+
+    def loss(self, model, row, key):
+        return jnp.sum((model["b"] - row["y"]) ** 2)
+
+
+def learned_mean(table, **more):
+    learner = Mean(Fit(steps=400, batch=64, rate=0.02))
+    steps = loop.run(learner, loop.start(learner, table, (0, 1)), table, (0, 1), 400, **more)
+    return np.asarray(list(steps)[-1][0].model["b"])[:, 0]
+
+
+def test_rows_are_drawn_by_their_weight():
+    """The mean that is learned is the weighted one, in any unit; a row of weight 0 is never drawn."""
+    value = np.array([1e9, 1.0, 2.0, 1e9, 5.0, 1e9], np.float32)
+    weight = np.array([0, 1, 2, 0, 1, 0], np.float32)
+    for unit in (1e-3, 1e3):
+        table = {"y": value[:, None], loop.WEIGHT: unit * weight}
+        np.testing.assert_allclose(learned_mean(table), 2.5, atol=0.25)
+
+
+def test_weights_that_draw_nothing_are_refused():
+    for wrong in ([0.0, 0.0], [1.0, -1.0], [1.0, np.nan]):
+        with pytest.raises(InputError, match="weights must be finite and not negative"):
+            learned_mean({"y": np.ones((2, 1), np.float32), loop.WEIGHT: np.array(wrong)})
+    with pytest.raises(InputError, match="cannot have weights"):
+        learned_mean({"y": np.ones((2, 1), np.float32), loop.WEIGHT: np.ones(2)}, rows=[range(2)] * 2)
+
+
 def test_what_is_yielded():
     learner = Line(Fit(steps=25, batch=4))
     steps = [int(s.step) for s, _ in loop.run(learner, loop.start(learner, TABLE, (0,)), TABLE, (0,), 10)]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
 from trajstitch.cli import unknown
-from trajstitch.cli.command import DataCommand, MaybeInt, MaybePhysics, MaybeStr, parse_as
+from trajstitch.cli.command import DataCommand, MaybeInt, MaybePhysics, MaybeStr, parse_as, parse_preset
 from trajstitch.cli.tables import score_table
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.methods import METHODS, defaults
+from trajstitch.methods import METHODS, configure
 from trajstitch.progress import bar
 
 
@@ -26,6 +27,8 @@ class Train(DataCommand):
     method: Suppress[str]
     out: str
     """Run directory; the same command continues a run that was stopped."""
+    preset: Literal["standard", "paper"] = "standard"
+    """paper: the paper's training schedule, where it differs; each option replaces the preset's value."""
     seeds: int = 3
     """Number of random seeds trained side by side, from --seed on."""
     every: MaybeInt = None
@@ -124,9 +127,9 @@ class TrainOnTwo(Train):
         return [self.data, self.improved]
 
 
-def command_of(method: str) -> tuple[type[Train], Train]:
+def command_of(method: str, preset: Mapping[str, Any] | None = None) -> tuple[type[Train], Train]:
     """Return the command class of one method, `Train` with the method's own settings, and its defaults."""
-    config = defaults(method)
+    config = configure(method, **(preset or {}))
     base = TrainOnTwo if METHODS[method].improved else Train
     settings: Any = Annotated[OmitArgPrefixes[type(config)], tyro.conf.arg(name="")]  # type: ignore[misc]
     kind = dataclasses.make_dataclass(
@@ -151,7 +154,7 @@ def parse(name: str, arguments: list[str]) -> Train:
         sys.exit(0)
     rest = list(arguments)
     rest.remove(method)
-    kind, default = command_of(method)
+    kind, default = command_of(method, parse_preset(rest, {"standard": {}, "paper": METHODS[method].paper}))
     return parse_as(kind, f"{name} {method}", rest, default)
 
 

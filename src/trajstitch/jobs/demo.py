@@ -103,8 +103,7 @@ def demo_maze(config: MazeDemo, out: str | Path, seed: int = 0, quiet: bool = Fa
     with bars(quiet) as tell:
         data = walk(OWN, config.recorded, walk_length=config.walk_length, seed=seed, tell=tell("record walks"))
         run, result = improve_run(data, config.improve, out / "improve", seed=seed, overwrite=True, tell=tell)
-        more = {"width": config.width, "schedule": "cosine"}
-        scores = _clone(config, data, result, out, seed, tell, **more)
+        scores = _clone(config, data, result, out, seed, tell, width=config.width)
     paths = {name: _first_episode(env, _folder(out, name), _scoring(config, data).seed) for name in scores}
     shown = {_NAMES[name]: score for name, score in scores.items()}
     report = run.path / "report.html"
@@ -135,7 +134,7 @@ def _clone(
     for name, method, source in (
         ("bc", "bc", data),
         ("percent_bc", "percent-bc", data),
-        ("ts_bc", "bc", result.dataset),
+        ("ts_bc", "bc", result.plan or result.dataset),
     ):
         _, scored = train_run(
             method,

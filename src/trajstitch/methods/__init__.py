@@ -23,13 +23,19 @@ class Entry:
     summary: str  # one line for --help and the docs
     settings: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from the class's defaults
     improved: bool = False  # takes the improved data as well as the original
+    paper: Mapping[str, Any] = field(default_factory=dict)  # settings of the preset paper that differ from those
+
+
+_CONSTANT = {"schedule": "constant", "steps": 100_000}
 
 
 METHODS: dict[str, Entry] = {
-    "bc": Entry("bc", "BC", "Behaviour cloning by squared error."),
-    "percent-bc": Entry("bc", "BC", "Cloning of the best 10% of trajectories.", {"percent": 10.0}),
-    "gaussian-bc": Entry("bc", "BC", "Cloning by maximum likelihood.", {"head": "gaussian"}),
-    "weighted-bc": Entry("bc", "WeightedBC", "Cloning weighted by state values (paper)."),
+    "bc": Entry("bc", "BC", "Behaviour cloning by squared error.", paper=_CONSTANT),
+    "percent-bc": Entry(
+        "bc", "BC", "Cloning of the best 10% of trajectories.", {"percent": 10.0}, paper=_CONSTANT
+    ),
+    "gaussian-bc": Entry("bc", "BC", "Cloning by maximum likelihood.", {"head": "gaussian"}, paper=_CONSTANT),
+    "weighted-bc": Entry("bc", "WeightedBC", "Cloning weighted by state values (paper).", paper=_CONSTANT),
     "td3bc": Entry("td3bc", "TD3BC", "TD3+BC: offline RL that stays near the data."),
     "td3tsbc": Entry("td3tsbc", "TD3TSBC", "TD3+BC on the original, then the improved data.", improved=True),
     "iql": Entry("iql", "IQL", "Implicit Q-learning."),

@@ -16,6 +16,7 @@ from trajstitch.report.positions import show_positions
 from trajstitch.report.returns import show_iterations, show_returns
 from trajstitch.report.seams import show_places, show_seams
 from trajstitch.report.verdict import planned_values, show_checks, show_header
+from trajstitch.report.weights import show_weights
 from trajstitch.stitching.improve import Result
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def render(
             "" if planned_values(result) else show_iterations(original, result.history),
             show_seams(facts, result.graph),
             show_places(original, improved, facts),
+            show_weights(improved),
             *_AUDIT,
             show_models(result),
             show_policies(scores or {}),
