@@ -8,11 +8,12 @@ WORKERS ?= 2
 
 setup: .venv/ready
 
-# Rebuilt when what is to be installed changes; `-e` keeps the checkout importable.
+# Rebuilt when what is to be installed changes; `-e` keeps the checkout importable. Few of the installed modules are
+# ever imported, so they are compiled when they are.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trajstitch needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	touch .venv/ready
 
 test: setup

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import command
-from benchmarks.datasets import stored_data
+from benchmarks.datasets import add_data_options, stored_data
 from trajstitch.evaluation.audit import audit
 from trajstitch.stitching.improve import improve
 from trajstitch.stitching.presets import PRESETS
@@ -62,10 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of the models.")
-    parser.add_argument("--transitions", type=int, default=300_000, help="Transitions per data set.")
     parser.add_argument("--sample", type=int, default=20_000, help="Seams to replay; 0: all.")
-    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
-    parser.add_argument("--runs", type=Path, default=Path("runs/audits"), help="Folder of the data sets.")
+    add_data_options(parser, "runs/audits")
     parser.add_argument("--out", type=Path, default=Path("results/audits"), help="Folder of the result files.")
     parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()

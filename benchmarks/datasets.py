@@ -45,6 +45,13 @@ def stored_data(name: str, args: argparse.Namespace) -> Dataset:
     return load(file)
 
 
+def add_data_options(parser: argparse.ArgumentParser, runs: str) -> None:
+    """Add the options that `stored_data` reads."""
+    parser.add_argument("--transitions", type=int, default=300_000, help="Transitions to record per data set.")
+    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
+    parser.add_argument("--runs", type=Path, default=Path(runs), help="Folder of the data sets.")
+
+
 def paper_name(name: str) -> str:
     """The paper's name of a data set."""
     env, _, kind = name.partition("-")

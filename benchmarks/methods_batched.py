@@ -49,7 +49,7 @@ from trajstitch.policies.policy_files import save_policy
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 from trajstitch.training import loop
-from trajstitch.training.loop import Fit, State, Table
+from trajstitch.training.loop import Fit, Learner, State, Table
 from trajstitch.training.networks import pick
 
 METHODS = ("bc", "td3bc", "td3tsbc", "iql", "cql")
@@ -78,7 +78,7 @@ def wait_for(files: Sequence[Path], preparing: Sequence[subprocess.Popen[bytes]]
 # -- training ----------------------------------------------------------------------------------------------------
 
 
-def start(config: Method, tables: Sequence[Table], seeds: int) -> State:
+def start(config: Learner, tables: Sequence[Table], seeds: int) -> State:
     """New members: the first `seeds` of them for the first table, the next for the second, and so on."""
     states = [loop.start(config, table, range(seeds)) for table in tables]
     model, opt_state = (

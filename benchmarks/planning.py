@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import command
-from benchmarks.datasets import scoring_of, stored_data
+from benchmarks.datasets import add_data_options, scoring_of, stored_data
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.methods.train import train
@@ -104,9 +104,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30_000, help="Gradient steps of clones.")
     parser.add_argument("--seeds", type=int, default=5, help="Seeds trained side by side.")
     parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed.")
-    parser.add_argument("--transitions", type=int, default=300_000, help="Transitions to record per data set.")
-    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
-    parser.add_argument("--runs", type=Path, default=Path("runs/planning"), help="Folder of the data sets.")
+    add_data_options(parser, "runs/planning")
     parser.add_argument("--out", type=Path, default=Path("results/planning"), help="Folder of the result files.")
     parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()

@@ -28,12 +28,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.command import command, setting
-from benchmarks.datasets import scoring_of, stored_data
+from benchmarks.datasets import add_data_options, scoring_of, stored_data
+from benchmarks.methods_batched import start
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.methods import configure
@@ -44,30 +43,24 @@ from trajstitch.stitching.improve import Result, improve
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 from trajstitch.training import loop
-from trajstitch.training.loop import Learner, State
+from trajstitch.training.loop import Learner
 from trajstitch.training.networks import pick
 
 Sets = Mapping[str, Dataset]
 PLANNERS = ("greedy", "optimal")
 
 
-def train_together(learner: Learner, sets: Sequence[Dataset], seeds: Sequence[int]) -> list[Any]:
-    """Train `seeds` members for each data set in one run; return the stack of members of each data set."""
+def train_together(learner: Learner, sets: Sequence[Dataset], many: int) -> list[Any]:
+    """Train so many members for each data set in one run; return the stack of members of each data set."""
     tables = [scaled_steps(data) for data in sets]
-    states = [loop.start(learner, table, seeds) for table in tables]
-    model, opt_state = (
-        jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
-        for parts in zip(*[(state.model, state.opt_state) for state in states], strict=True)
-    )
+    state = start(learner, tables, many)
     ends = np.cumsum([0, *[data.transitions for data in sets]])
-    rows = [range(a, b) for a, b in itertools.pairwise(ends) for _ in seeds]
+    rows = [range(a, b) for a, b in itertools.pairwise(ends) for _ in range(many)]
     table = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
-    state = State(model, opt_state, states[0].step)
     every = -(-learner.fit.steps // 10)
-    for reached, _ in loop.run(learner, state, table, [*seeds] * len(sets), every, rows=rows):
+    for reached, _ in loop.run(learner, state, table, [*range(many)] * len(sets), every, rows=rows):
         state = reached
         print(f"{type(learner).__name__}: {int(state.step):,} steps", flush=True)
-    many = len(seeds)
     return [pick(state.model, slice(i * many, (i + 1) * many)) for i in range(len(sets))]
 
 
@@ -127,7 +120,7 @@ class Measurement:
         config = WEIGH_PRESETS[self.args.weigh_preset]
         if kind not in self.judged:
             begin = time.monotonic()
-            models = train_together(config, list(sets.values()), range(config.members))
+            models = train_together(config, list(sets.values()), config.members)
             seconds = time.monotonic() - begin
             self.judged[kind] = {
                 name: judge(model, data) for (name, data), model in zip(sets.items(), models, strict=True)
@@ -151,7 +144,7 @@ class Measurement:
             return
         if label == "iql":
             config = configure("iql", steps=WEIGH_PRESETS[self.args.weigh_preset].fit.steps)
-            models = train_together(config, [self.sets[name] for name in names], range(self.args.seeds))
+            models = train_together(config, [self.sets[name] for name in names], self.args.seeds)
             for name, model in zip(names, models, strict=True):
                 self.score(name, label, config.policy(model))
             return
@@ -176,9 +169,7 @@ def main() -> None:
     parser.add_argument("--clone-steps", type=int, help="Gradient steps of clones; unless given, the default.")
     parser.add_argument("--seeds", type=int, default=5, help="Seeds trained side by side.")
     parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed.")
-    parser.add_argument("--transitions", type=int, default=300_000, help="Transitions to record per data set.")
-    parser.add_argument("--shared", type=Path, default=Path("shared"), help="Folder with policies/ and replay/.")
-    parser.add_argument("--runs", type=Path, default=Path("runs/weighing"), help="Folder of the data sets.")
+    add_data_options(parser, "runs/weighing")
     parser.add_argument("--out", type=Path, default=Path("results/weighing"), help="Folder of the result files.")
     parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()

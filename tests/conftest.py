@@ -27,7 +27,7 @@ from trajstitch.formats import save
 from worlds import random_dataset
 
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")
-MAPS = 15_000  # memory maps after which compiled functions are forgotten; no module makes as many more
+MAPS = 6_000  # memory maps after which compiled functions are forgotten: about 2.5 GB
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
