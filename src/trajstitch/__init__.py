@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
     from trajstitch.jobs.weigh import weigh as weigh
     from trajstitch.jobs.weigh import weigh_run as weigh_run
     from trajstitch.methods.train import train as train
+    from trajstitch.methods.weigh import WEIGH_PRESETS as WEIGH_PRESETS
     from trajstitch.methods.weigh import Weigh as Weigh
     from trajstitch.models.dynamics import DynamicsConfig as DynamicsConfig
     from trajstitch.models.inverse import InverseConfig as InverseConfig
@@ -81,6 +82,7 @@ _HOME = {
     "collect": "evaluation.collect",
     "collect_mixture": "evaluation.collect",
     "train": "methods.train",
+    "WEIGH_PRESETS": "methods.weigh",
     "Weigh": "methods.weigh",
     "weigh": "jobs.weigh",
     "weigh_run": "jobs.weigh",

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import sys
 
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
 
 import trajstitch as ts
@@ -203,3 +205,29 @@ def test_the_command_refuses_what_cannot_be_weighed(tmp_path, capsys):
     assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "data.npz"), "--overwrite"]) == 2
     assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(out), "--preset", "slow"]) == 2
     assert "there is no preset 'slow'" in capsys.readouterr().err
+
+
+def test_the_command_writes_frames(tmp_path, capsys, monkeypatch):
+    ts.save(drift(6, 5), tmp_path / "data.npz")
+    frames = tmp_path / "frames.parquet"
+    words = ["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "better.npz"), "--preset", "quick"]
+    words += ["--fit.steps", "4", "--fit.batch", "4", "--width", "4", "--members", "2", "--json"]
+
+    def refused(*more):
+        """What is said of a request that leads to no work."""
+        before = sorted(tmp_path.iterdir())
+        assert main([*words, *more]) == 2
+        assert sorted(tmp_path.iterdir()) == before
+        return capsys.readouterr().err
+
+    assert "ends in .parquet" in refused("--frames", str(tmp_path / "frames.csv"))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        assert "trajstitch[parquet]" in refused("--frames", str(frames))
+    frames.write_text("older")
+    assert "frames.parquet exists already" in refused("--frames", str(frames))
+    assert main([*words, "--frames", str(frames), "--overwrite"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["frames"] == str(frames)
+    table = parquet.read_table(frames)
+    assert table["episode_index"].to_pylist() == np.repeat(range(6), 5).tolist()
+    assert table["weight"].to_numpy().tolist() == ts.load(tmp_path / "better.npz").weight.tolist()

@@ -11,7 +11,7 @@ import tyro
 from trajstitch.cli.command import DataCommand, MaybeStr, parse_as, parse_preset
 from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError
-from trajstitch.formats import save, writer
+from trajstitch.formats import frame_weights, save, writer
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods.weigh import WEIGH_PRESETS, Judgement, Weigh
 from trajstitch.progress import bar
@@ -29,20 +29,19 @@ class WeighCommand(DataCommand):
     """Where to write the data with their weights; the ending, or minari:ID, chooses the format."""
     run_dir: MaybeStr = None
     """Directory of the critics' training, from which a stopped command continues; unless given, OUT.weigh."""
+    frames: MaybeStr = None
+    """Also write one row per frame, with LeRobot's index columns and the weight, to this file (.parquet)."""
     preset: Literal["quick", "standard"] = "standard"
     """quick: minutes on two cores; standard: minutes on a GPU."""
     overwrite: bool = False
-    """Replace the output if it exists, and a run with other settings or data."""
+    """Replace the outputs if they exist, and a run with other settings or data."""
     settings: Annotated[Weigh, tyro.conf.arg(name="")]
     """Each option replaces the preset's value."""
 
     def run(self) -> dict[str, Any]:
         """Weigh, save and print what the weights say."""
         keep_compiled()
-        check_apart([self.data], self.out)
-        writer(self.out)  # raises InputError now if the ending is unknown
-        if not self.out.startswith("minari:"):
-            check_target(Path(self.out), self.overwrite)
+        self._check_outputs()
         data = self.load()
         folder = self.run_dir or self.out.replace("minari:", "").replace(":", "-") + ".weigh"
         try:
@@ -60,10 +59,30 @@ class WeighCommand(DataCommand):
                 tell=tell,
             )
         save(weighed, self.out, overwrite=self.overwrite)
+        if self.frames:
+            frame_weights.write(weighed, self.frames, self.overwrite)
         found = facts(weighed, judgement)
         self.say(verdict(found))
         self.say(f"{self.out}: written; trajstitch train bc {self.out} clones by these weights")
-        return {"out": self.out, "run": str(run.path), **found, "fingerprint": weighed.fingerprint}
+        if self.frames:
+            self.say(f"{self.frames}: written, one row per frame")
+        return {
+            "out": self.out,
+            "frames": self.frames,
+            "run": str(run.path),
+            **found,
+            "fingerprint": weighed.fingerprint,
+        }
+
+    def _check_outputs(self) -> None:
+        """Raise InputError now, before any work, if an output could not be written."""
+        check_apart([self.data], self.out)
+        writer(self.out)
+        if not self.out.startswith("minari:"):
+            check_target(Path(self.out), self.overwrite)
+        if self.frames:
+            check_apart([self.data], self.frames)
+            frame_weights.check(self.frames, self.overwrite)
 
 
 def facts(weighed: Dataset, judgement: Judgement) -> dict[str, Any]:
