@@ -38,7 +38,7 @@ from trajstitch.evaluation.scores import evaluate
 from trajstitch.methods import configure
 from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.train import train
-from trajstitch.methods.weigh import WEIGH_PRESETS, Judgement, judge, weigh_by
+from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, appraise, weigh_by
 from trajstitch.stitching.improve import Result, improve
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
@@ -76,7 +76,7 @@ class Measurement:
             self.report[name] = json.loads(file.read_text()) if file.exists() else {"scores": {}, "facts": {}}
             self.report[name] |= {"name": name, "fingerprint": data.fingerprint, "transitions": data.transitions}
         self.composed: dict[str, dict[str, Result]] = {}
-        self.judged: dict[str, dict[str, Judgement]] = {}
+        self.appraised: dict[str, dict[str, Appraisal]] = {}
 
     def _file(self, name: str) -> Path:
         return Path(self.args.out / f"{name}.json")
@@ -118,17 +118,17 @@ class Measurement:
     def weigh(self, kind: str, sets: Sets, settings: Sequence[tuple[str, Any]]) -> Sets:
         """Return the data sets with weights; settings that need other critics are not possible."""
         config = WEIGH_PRESETS[self.args.weigh_preset]
-        if kind not in self.judged:
+        if kind not in self.appraised:
             begin = time.monotonic()
             models = train_together(config, list(sets.values()), config.members)
             seconds = time.monotonic() - begin
-            self.judged[kind] = {
-                name: judge(model, data) for (name, data), model in zip(sets.items(), models, strict=True)
+            self.appraised[kind] = {
+                name: appraise(model, data) for (name, data), model in zip(sets.items(), models, strict=True)
             }
-            for name, one in self.judged[kind].items():
+            for name, one in self.appraised[kind].items():
                 self.keep(name, "facts", kind, {"agreement": one.agreement, "seconds_together": seconds})
         config = replace(config, **dict(settings))
-        return {name: weigh_by(sets[name], one, config) for name, one in self.judged[kind].items()}
+        return {name: weigh_by(sets[name], one, config) for name, one in self.appraised[kind].items()}
 
     def source(self, label: str) -> Sets:
         """Return the data sets that a label clones, before choosing the best tenth."""

@@ -254,12 +254,12 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all arrays; `info` is not part of it."""
-        digest = hashlib.blake2b(digest_size=16)
-        for name, given in self.arrays().items():
-            array = np.ascontiguousarray(given)
-            digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
-            digest.update(array.data)
-        return digest.hexdigest()
+        return _hash(self.arrays())
+
+    @cached_property
+    def steps_fingerprint(self) -> str:
+        """Hash of all arrays but the weights: the same before and after weighing."""
+        return _hash({name: array for name, array in self.arrays().items() if name != "weight"})
 
     def __repr__(self) -> str:
         returns, length = self.returns, self.length
@@ -455,6 +455,14 @@ def _ranges(begin: Int, length: Int) -> Int:
     """Concatenate the ranges begin[i], …, begin[i] + length[i] - 1."""
     ends = np.cumsum(length)
     return np.arange(ends[-1]) + np.repeat(begin - (ends - length), length)
+
+
+def _hash(arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in arrays.items():
+        digest.update(f"{name}{array.shape}{array.dtype.str}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -31,6 +31,6 @@ def test_improve_weighs_what_it_made(tmp_path, monkeypatch):
     assert "<h2>Weights</h2>" in (tmp_path / "run" / "report.html").read_text()
     settings = json.loads((tmp_path / "run" / "weigh" / "config.json").read_text())["settings"]
     assert settings["job"] == "weigh"
-    monkeypatch.setattr(weighing, "train_judges", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(weighing, "train_critics", lambda *_: pytest.fail("trained again"))
     assert main(words) == 0
     np.testing.assert_array_equal(ts.load(tmp_path / "run" / "improved.npz").weight, improved.weight)

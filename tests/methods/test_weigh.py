@@ -14,7 +14,8 @@ from trajstitch.data import Dataset, Trajectory, effective_steps, from_trajector
 from trajstitch.errors import InputError
 from trajstitch.jobs import weigh as weighing
 from trajstitch.jobs.weigh import weigh, weigh_run
-from trajstitch.methods.weigh import Judgement, Weigh, outcomes, temperature_for, weigh_by
+from trajstitch.methods.weigh import Appraisal, Weigh, outcomes, temperature_for, weigh_by
+from trajstitch.models.world_model import split_steps
 from trajstitch.training.loop import Fit
 
 SMALL = Weigh(members=3, width=32, depth=1, discount=0.9, effective_share=0.3, fit=Fit(1500, 64, 3e-3))
@@ -93,20 +94,21 @@ def test_the_temperature_gives_the_share(share):
 
 def test_units_of_rewards_do_not_matter():
     data = drift(8, 6)
-    judgement = Judgement(np.random.default_rng(0).normal(size=(2, 48)).astype("f4"), np.zeros(56, np.float32))
+    appraisal = Appraisal(np.random.default_rng(0).normal(size=(2, 48)).astype("f4"), np.zeros(56, np.float32))
     for unit in (1e-6, 1e6):
         other = dataclasses.replace(data, reward=data.reward * np.float32(unit))
         np.testing.assert_allclose(
-            weigh_by(other, judgement, TINY).weight, weigh_by(data, judgement, TINY).weight, rtol=1e-3
+            weigh_by(other, appraisal, TINY).weight, weigh_by(data, appraisal, TINY).weight, rtol=1e-3
         )
 
 
 def test_agreement_is_the_mean_correlation_of_members():
     advantage = np.random.default_rng(0).normal(size=(3, 1000)).astype("f4")
-    alike = Judgement(np.stack([advantage[0], advantage[0]]), np.zeros(1, np.float32))
+    alike = Appraisal(np.stack([advantage[0], advantage[0]]), np.zeros(1, np.float32))
     assert alike.agreement == pytest.approx(1)
-    assert abs(Judgement(advantage, np.zeros(1, np.float32)).agreement) < 0.1
-    assert Judgement(advantage[:1], np.zeros(1, np.float32)).agreement is None
+    assert abs(Appraisal(advantage, np.zeros(1, np.float32)).agreement) < 0.1
+    assert Appraisal(advantage[:1], np.zeros(1, np.float32)).agreement is None
+    assert Appraisal(0 * advantage, np.zeros(1, np.float32)).agreement == 0
 
 
 @pytest.mark.parametrize(
@@ -130,11 +132,23 @@ def test_data_without_better_steps_are_refused(change, sentence):
         {"effective_share": 0.0},
         {"gae_lambda": 1.5},
         {"temperature": -1.0},
+        {"temperature": np.inf},
     ],
 )
 def test_impossible_settings(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         Weigh(**wrong)
+
+
+def test_trajectories_of_weight_0_trouble_nobody_who_ignores_weights():
+    data = drift(20, 5)
+    weight = np.where(data.trajectory < 10, 0, 2).astype(np.float32)
+    bad = dataclasses.replace(data, weight=weight, reward=np.where(weight == 0, data.reward + 5, data.reward))
+    assert ts.train("percent-bc", bad, steps=1, width=4, ignore_weights=True)
+    with pytest.raises(InputError, match="0 for all of these steps"):
+        ts.train("percent-bc", bad, steps=1, width=4)
+    for seed in range(20):
+        split_steps(bad, seed)
 
 
 # -- run directories ---------------------------------------------------------------------------------------------
@@ -166,7 +180,7 @@ def test_a_killed_run_goes_on_with_the_same_weights(tmp_path, monkeypatch):
 def test_another_share_needs_no_new_training(tmp_path, monkeypatch):
     data = drift(6, 5)
     weigh_run(data, TINY, tmp_path / "run")
-    monkeypatch.setattr(weighing, "train_judges", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(weighing, "train_critics", lambda *_: pytest.fail("trained again"))
     _, other, _ = weigh_run(data, dataclasses.replace(TINY, effective_share=0.5), tmp_path / "run")
     assert effective_steps(other.weight) / data.transitions == pytest.approx(0.5, abs=0.01)
     weighed_before = dataclasses.replace(data, weight=np.ones(data.transitions, np.float32))
@@ -203,6 +217,16 @@ def test_the_command_refuses_what_cannot_be_weighed(tmp_path, capsys):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["data.npz"]
     assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "better.csv")]) == 2
     assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "data.npz"), "--overwrite"]) == 2
+    inside = [
+        "weigh",
+        str(tmp_path / "data.npz"),
+        "--out",
+        f"{tmp_path}/x.traj/",
+        "--run-dir",
+        f"{tmp_path}/x.traj",
+    ]
+    assert main(inside) == 2
+    assert "lies in --out" in capsys.readouterr().err
     assert main(["weigh", str(tmp_path / "data.npz"), "--out", str(out), "--preset", "slow"]) == 2
     assert "there is no preset 'slow'" in capsys.readouterr().err
 

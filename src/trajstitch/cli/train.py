@@ -14,7 +14,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress
 from trajstitch.cli import unknown
 from trajstitch.cli.command import DataCommand, MaybeInt, MaybePhysics, MaybeStr, parse_as, parse_preset
 from trajstitch.cli.tables import score_table
-from trajstitch.data import Dataset
+from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError
 from trajstitch.methods import METHODS, configure
 from trajstitch.progress import bar
@@ -66,6 +66,7 @@ class Train(DataCommand):
         keep_compiled()
         check_apart(self.inputs, self.out)
         data, improved = self.load(), self.improved_data()
+        self._say_weights(data)
         scoring = self._scoring(data)
         if isinstance(scoring, ScoreConfig):
             try:
@@ -94,6 +95,16 @@ class Train(DataCommand):
         where = "" if self.env or data.info.get("env_id") else " --env ID"
         self.say(f"{self.out}/policy.npz: trained; score it with trajstitch evaluate {self.out}{where}")
         return result
+
+    def _say_weights(self, data: Dataset) -> None:
+        """Say what the method does with the data's weights, if they have any."""
+        if data.weight is None:
+            return
+        ignored = getattr(self.settings, "ignore_weights", None)
+        if ignored is None:
+            self.say(f"{self.method} does not use the data's weights")
+        elif not ignored:
+            self.say(f"steps are drawn by the data's weights: {effective_steps(data.weight):,.0f} effective steps")
 
     def _scoring(self, data: Dataset) -> Any:
         """Return how checkpoints are scored, or None."""

@@ -13,7 +13,7 @@ from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError
 from trajstitch.formats import frame_weights, save, writer
 from trajstitch.jobs.weigh import weigh_run
-from trajstitch.methods.weigh import WEIGH_PRESETS, Judgement, Weigh
+from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, Weigh
 from trajstitch.progress import bar
 from trajstitch.storage.atomic import check_apart, check_target
 from trajstitch.storage.jax_cache import keep_compiled
@@ -43,16 +43,15 @@ class WeighCommand(DataCommand):
         keep_compiled()
         self._check_outputs()
         data = self.load()
-        folder = self.run_dir or self.out.replace("minari:", "").replace(":", "-") + ".weigh"
         try:
             self.settings.check(data)
         except InputError as error:
             raise error.within(self.data) from error
         with bar("weighing", self.quiet) as tell:
-            run, weighed, judgement = weigh_run(
+            run, weighed, appraisal = weigh_run(
                 data,
                 self.settings,
-                folder,
+                self._run_dir,
                 seed=self.seed,
                 overwrite=self.overwrite,
                 inputs=[self.data],
@@ -61,7 +60,7 @@ class WeighCommand(DataCommand):
         save(weighed, self.out, overwrite=self.overwrite)
         if self.frames:
             frame_weights.write(weighed, self.frames, self.overwrite)
-        found = facts(weighed, judgement)
+        found = facts(weighed, appraisal)
         self.say(verdict(found))
         self.say(f"{self.out}: written; trajstitch train bc {self.out} clones by these weights")
         if self.frames:
@@ -74,25 +73,31 @@ class WeighCommand(DataCommand):
             "fingerprint": weighed.fingerprint,
         }
 
+    @property
+    def _run_dir(self) -> str:
+        return self.run_dir or f"{Path(self.out.removeprefix('minari:'))}.weigh"
+
     def _check_outputs(self) -> None:
         """Raise InputError now, before any work, if an output could not be written."""
         check_apart([self.data], self.out)
         writer(self.out)
         if not self.out.startswith("minari:"):
             check_target(Path(self.out), self.overwrite)
+            if Path(self._run_dir).resolve().is_relative_to(Path(self.out).resolve()):
+                raise InputError(f"--run-dir {self._run_dir} lies in --out {self.out}; choose another directory")
         if self.frames:
             check_apart([self.data], self.frames)
             frame_weights.check(self.frames, self.overwrite)
 
 
-def facts(weighed: Dataset, judgement: Judgement) -> dict[str, Any]:
+def facts(weighed: Dataset, appraisal: Appraisal) -> dict[str, Any]:
     """Return what is known of weights."""
     assert weighed.weight is not None
     return {
         "transitions": weighed.transitions,
         "effective_steps": effective_steps(weighed.weight),
         "max_weight": float(weighed.weight.max()),
-        "agreement": judgement.agreement,
+        "agreement": appraisal.agreement,
     }
 
 

@@ -117,8 +117,8 @@ def audit(
         "physics": physics,
         "sample": sample,
         "seed": seed,
-        "improved": improved.fingerprint,
-        "original": None if data is None else data.fingerprint,
+        "improved": improved.steps_fingerprint,
+        "original": None if data is None else data.steps_fingerprint,
     }
     simulator = Simulator(env, physics, improved.info)
     try:
@@ -163,7 +163,7 @@ def _floor(
 def _check_original(improved: Dataset, original: Dataset) -> None:
     """Raise InputError unless the improved data were made from the original."""
     seams = seams_of(improved)
-    same = improved.info.get("improved_from", original.fingerprint) == original.fingerprint
+    same = improved.info.get("improved_from", original.steps_fingerprint) == original.steps_fingerprint
     same = same and improved.obs_dim == original.obs_dim
     same = same and max(seams.source.max(), seams.target.max()) < len(original.obs)
     step = np.flatnonzero(seams.stitched)
@@ -182,7 +182,7 @@ def drop_seams(improved: Dataset, found: Audit, worse_than: float) -> Dataset:
         found: their audit, of all seams (sample 0).
         worse_than: the largest landing error that is kept, in typical steps.
     """
-    if found.settings["improved"] != improved.fingerprint:
+    if found.settings["improved"] != improved.steps_fingerprint:
         raise InputError("this is an audit of other data; audit these data first")
     if found.replays.chosen < found.replays.distinct:
         raise InputError("seams can be dropped only after all of them were replayed; audit with sample 0")

@@ -53,4 +53,4 @@ def stored_audit(run: Run, improved: Dataset) -> dict[str, Any] | None:
     if not file.exists():
         return None
     stored: dict[str, Any] = json.loads(file.read_text())
-    return stored if stored["settings"]["improved"] == improved.fingerprint else None
+    return stored if stored["settings"]["improved"] == improved.steps_fingerprint else None

@@ -99,6 +99,8 @@ def improve_run(
     if ending not in ENDINGS:
         raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
     check_data(data)
+    if weigh is not None:
+        weigh.check(data)
     asked = {
         "config": dataclasses.asdict(config),
         "seed": seed,
@@ -108,6 +110,7 @@ def improve_run(
     stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
     result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
     if weigh is not None:
+        _write(run, result, ending)  # so that nothing is lost if weighing fails
         _, weighed, _ = weigh_run(
             result.dataset, weigh, run.path / "weigh", seed=seed, overwrite=True, tell=tell("weights")
         )

@@ -47,7 +47,8 @@ _WRITTEN = (
     "result.json",
     "report.html",
     "audit.json",
-    "judgement.npz",
+    "appraisal.npz",
+    *(f"weigh/{name}" for name in ("config.json", "metrics.jsonl", "state.npz", "appraisal.npz")),
     ".*.part",  # what a killed run was writing
     "*/.*.part",
 )
@@ -120,7 +121,7 @@ class Run:
         for pattern in _WRITTEN:
             for file in self.path.glob(pattern):
                 remove(file)
-        for folder in ("checkpoints", "scores", "stages"):
+        for folder in ("checkpoints", "scores", "stages", "weigh"):
             with suppress(OSError):  # it does not exist, or holds a file that is not ours
                 (self.path / folder).rmdir()
 

@@ -3,7 +3,7 @@
 config.json        the settings, the data's fingerprint, versions
 metrics.jsonl      losses, values and advantages of every member at every check
 state.npz          the training state at the last check, removed when training is finished
-judgement.npz      what the critics say of every step and state; another temperature needs no new training
+appraisal.npz      what the critics say of every step and state; another temperature needs no new training
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trajstitch.data import Dataset
 from trajstitch.jobs.run_dir import Run, numbers
-from trajstitch.methods.weigh import Judgement, Weigh, judge, start_judges, train_judges, weigh_by
+from trajstitch.methods.weigh import Appraisal, Weigh, appraise, start_critics, train_critics, weigh_by
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import read_arrays, reading, write_arrays
 
@@ -45,11 +45,11 @@ def weigh(
     if out is not None:
         return weigh_run(data, config, out, seed=seed, overwrite=overwrite, tell=tell)[1]
     config.check(data)
-    state = start_judges(data, config, seed)
-    for reached, mean in train_judges(data, config, state, seed, _every(config)):
+    state = start_critics(data, config, seed)
+    for reached, mean in train_critics(data, config, state, seed, _every(config)):
         state = reached
         tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
-    return weigh_by(data, judge(state.model, data), config)
+    return weigh_by(data, appraise(state.model, data), config)
 
 
 def weigh_run(
@@ -61,7 +61,7 @@ def weigh_run(
     overwrite: bool = False,
     inputs: Sequence[str] = (),
     tell: Tell = silent,
-) -> tuple[Run, Dataset, Judgement]:
+) -> tuple[Run, Dataset, Appraisal]:
     """Weigh with a run directory; the same call continues a run that was stopped, with the same weights.
 
     What a finished run's critics said is used again, with another temperature or share too.
@@ -77,24 +77,23 @@ def weigh_run(
     """
     config.check(data)
     trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
-    steps = dataclasses.replace(data, weight=None)
-    asked = {"job": "weigh", "config": trained, "seed": seed, "data": {"fingerprint": steps.fingerprint}}
+    asked = {"job": "weigh", "config": trained, "seed": seed, "data": {"fingerprint": data.steps_fingerprint}}
     run = Run.open(out, asked, overwrite, inputs)
-    file = run.path / "judgement.npz"
+    file = run.path / "appraisal.npz"
     if not file.exists():
-        state = run.load_state(start_judges(data, config, seed))
-        for reached, mean in train_judges(data, config, state, seed, _every(config)):
+        state = run.load_state(start_critics(data, config, seed))
+        for reached, mean in train_critics(data, config, state, seed, _every(config)):
             state = reached
             tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
             run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
             run.save_state(state)  # last, so that everything up to its step is on disk
-        judgement = judge(state.model, data)
-        write_arrays(file, {"advantage": judgement.advantage, "value": judgement.value}, {})
+        appraisal = appraise(state.model, data)
+        write_arrays(file, {"advantage": appraisal.advantage, "value": appraisal.value}, {})
     run.forget_state()
     with reading(file):
         stored = read_arrays(file)
-        judgement = Judgement(stored["advantage"], stored["value"])
-    return run, weigh_by(data, judgement, config), judgement
+        appraisal = Appraisal(stored["advantage"], stored["value"])
+    return run, weigh_by(data, appraisal, config), appraisal
 
 
 def _every(config: Weigh) -> int:

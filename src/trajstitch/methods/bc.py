@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -44,14 +44,15 @@ class BC(Method):
             raise InputError(f"percent must be above 0 and at most 100, not {self.percent:g}")
 
     def choose(self, data: Dataset) -> Dataset:
-        """Return the trajectories to clone."""
+        """Return the trajectories to clone, without their weights if these are ignored."""
+        data = replace(data, weight=None) if self.ignore_weights else data
         return data.top(self.percent) if self.percent < 100 else data
 
     def table(self, data: Dataset, prepared: Any = None) -> Table:
         """Return the transitions of the chosen trajectories, drawn by the data's weights if they have any."""
         chosen = self.choose(data)
         table = {"obs": chosen.obs[chosen.row], "action": chosen.action}
-        if chosen.weight is not None and not self.ignore_weights:
+        if chosen.weight is not None:
             table[WEIGHT] = chosen.weight
         return table
 

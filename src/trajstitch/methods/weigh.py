@@ -38,13 +38,13 @@ from trajstitch.training import loop
 from trajstitch.training.loop import Fit, Learner, Metrics, Table
 from trajstitch.training.networks import MLP, Range, Scale, polyak_update
 
-_BLOCK = 8192  # steps judged per call
+_BLOCK = 8192  # steps found per call
 _CLIP = 0.999  # quantile of the scores that larger ones count as
 _NEGLIGIBLE = 1e-13  # a factor below this ends the doubling
 
 
-class Judge(eqx.Module):
-    """One member: the networks that judge steps."""
+class Critics(eqx.Module):
+    """One member: the networks that say what a step is worth."""
 
     value: StateValue
     critic: Critic
@@ -77,8 +77,8 @@ class Weigh(Learner):
             raise InputError("discount must be from 0 to below 1 and target_rate above 0 and at most 1")
         if not 0 < self.effective_share <= 1 or not 0 <= self.gae_lambda <= 1:
             raise InputError("effective_share must be above 0 and at most 1, gae_lambda from 0 to 1")
-        if self.temperature is not None and not self.temperature >= 0:
-            raise InputError(f"temperature must not be below 0, not {self.temperature:g}")
+        if self.temperature is not None and not 0 <= self.temperature < np.inf:
+            raise InputError(f"temperature must be finite and not below 0, not {self.temperature:g}")
 
     def check(self, data: Dataset) -> None:
         """Raise InputError where no step of these data can be better than another."""
@@ -86,24 +86,24 @@ class Weigh(Learner):
             raise InputError("all rewards are 0, so no step is worth more than another; weights need rewards")
         check_returns(data)
 
-    def init(self, table: Table, key: Array) -> Judge:
+    def init(self, table: Table, key: Array) -> Critics:
         """Initialise the networks."""
         value_key, critic_key = jax.random.split(key)
         scale, span = Scale.of(table["obs"]), Range.of(table["action"])
         value = MLP.init([len(scale.mean), *[self.width] * self.depth, 1], value_key)
         critic = Critic.init(scale, span, critic_key, self.width, self.depth)
-        return Judge(StateValue(value, scale), critic, critic)
+        return Critics(StateValue(value, scale), critic, critic)
 
-    def loss(self, model: Judge, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
+    def loss(self, model: Critics, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Compute the losses of V and Q of one transition."""
         return value_losses(model, row, self.expectile, self.discount)
 
     def optimiser(self) -> optax.GradientTransformation:
         """Return Adam; the target gets no gradient steps."""
-        labels: Any = Judge(value="adam", critic="adam", critic_target="frozen")  # type: ignore[arg-type]
+        labels: Any = Critics(value="adam", critic="adam", critic_target="frozen")  # type: ignore[arg-type]
         return optax.multi_transform({"adam": optax.adam(self.fit.rate), "frozen": optax.set_to_zero()}, labels)
 
-    def after(self, model: Judge) -> Judge:
+    def after(self, model: Critics) -> Critics:
         """Move the target critic towards the critic."""
         target = polyak_update(model.critic_target, model.critic, self.target_rate)
         return eqx.tree_at(lambda m: m.critic_target, model, target)
@@ -118,7 +118,7 @@ WEIGH_PRESETS: dict[str, Weigh] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Appraisal:
     """What the members say of a data set, in thousandths of the spread of returns."""
 
     advantage: Float  # [P, N] of every step by each member
@@ -129,16 +129,18 @@ class Judgement:
         """The mean correlation between the advantages of two members; None with one member."""
         if len(self.advantage) < 2:
             return None
-        between = np.atleast_2d(np.corrcoef(self.advantage))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            between = np.atleast_2d(np.corrcoef(self.advantage))
+        between = np.nan_to_num(between)  # a member whose advantages are all the same agrees with none
         return float(between[np.triu_indices(len(between), 1)].mean())
 
 
-def start_judges(data: Dataset, config: Weigh, seed: int) -> loop.State:
+def start_critics(data: Dataset, config: Weigh, seed: int) -> loop.State:
     """Initialise the members."""
     return loop.start(config, scaled_steps(data), _seeds(config, seed))
 
 
-def train_judges(
+def train_critics(
     data: Dataset, config: Weigh, state: loop.State, seed: int, every: int
 ) -> Iterator[tuple[loop.State, dict[str, NDArray[Any]]]]:
     """Train the members from this state on, and yield the state and the mean metrics every `every` steps."""
@@ -149,7 +151,7 @@ def _seeds(config: Weigh, seed: int) -> range:
     return range(1000 * seed, 1000 * seed + config.members)
 
 
-def judge(model: Judge, data: Dataset) -> Judgement:
+def appraise(model: Critics, data: Dataset) -> Appraisal:
     """Ask all P members about every step and state."""
     rows, steps = len(data.obs), data.transitions
     advantage = np.empty((len(jax.tree.leaves(model)[0]), steps), np.float32)
@@ -159,9 +161,9 @@ def judge(model: Judge, data: Dataset) -> Judgement:
         value[a : a + _BLOCK] = np.asarray(_values(model, data.obs[some % rows]))[: rows - a]
         if a < steps:
             step = some % steps
-            judged = np.asarray(_advantages(model, data.obs[data.row[step]], data.action[step]))
-            advantage[:, a : a + _BLOCK] = judged[:, : steps - a]
-    return Judgement(advantage, value)
+            found = np.asarray(_advantages(model, data.obs[data.row[step]], data.action[step]))
+            advantage[:, a : a + _BLOCK] = found[:, : steps - a]
+    return Appraisal(advantage, value)
 
 
 @jax.jit
@@ -174,10 +176,10 @@ def _advantages(model: Values, obs: Array, action: Array) -> Array:
     return eqx.filter_vmap(lambda one: jax.vmap(lambda s, a: advantage_of(one, s, a))(obs, action))(model)
 
 
-def weigh_by(data: Dataset, judgement: Judgement, config: Weigh) -> Dataset:
-    """Return the data with the weights that follow from a judgement."""
-    critics = judgement.advantage.mean(0, dtype=np.float64)
-    outcome = outcomes(data, judgement.value.astype(np.float64), config)
+def weigh_by(data: Dataset, appraisal: Appraisal, config: Weigh) -> Dataset:
+    """Return the data with the weights that follow from a appraisal."""
+    critics = appraisal.advantage.mean(0, dtype=np.float64)
+    outcome = outcomes(data, appraisal.value.astype(np.float64), config)
     score = _in_stds(critics) + _in_stds(outcome)
     score = np.minimum(score - np.quantile(score, _CLIP), 0)
     if (temperature := config.temperature) is None:

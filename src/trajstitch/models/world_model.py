@@ -3,6 +3,7 @@ morel) and for asking which states an action can reach (stitching/reach.py)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -98,7 +99,7 @@ def train_members(
 
 def split_steps(data: Dataset, seed: int) -> tuple[Table, Table]:
     """Return the training and the validation table of a world model with this seed."""
-    train, held_out = data.split(0.95, seed)
+    train, held_out = replace(data, weight=None).split(0.95, seed)
     return _steps(train), _steps(held_out)
 
 
