@@ -8,8 +8,8 @@ import pytest
 from trajstitch.cli import COMMANDS, main
 from trajstitch.methods import METHODS, defaults
 
-SHARED = {"help", "seed", "json", "quiet", "episode-horizon", "flatten", "out", "preset", "seeds", "every", "env", "physics"}
-SHARED |= {"episodes", "env-horizon", "no-evaluation", "overwrite"}
+SHARED = {"help", "seed", "json", "quiet", "episode-horizon", "flatten", "out", "seeds", "every", "env", "physics"}
+SHARED |= {"preset", "episodes", "env-horizon", "no-evaluation", "overwrite"}
 PAGES = [(name,) for name in COMMANDS if name != "train"] + [("train", method) for method in METHODS]
 
 
