@@ -22,7 +22,7 @@ _TITLES = {"bc": "BC", "percent_bc": "10% BC", "ts_bc": "TS + BC"}
 _CLONED = {
     "bc": "BC: the recorded walks",
     "percent_bc": "10% BC: the best tenth of them",
-    "ts_bc": "TS + BC: the best step of each state",
+    "ts_bc": "TS + BC: each state's best step",
 }
 _WALKS = 16  # drawn in the terminal
 
