@@ -16,8 +16,8 @@ def weight_facts(data: Dataset) -> dict[str, Any] | None:
     """Return which steps and trajectories the weights prefer; None for data without weights."""
     if data.weight is None:
         return None
-    total = np.add.reduceat(data.weight, data.start[:-1], dtype=np.float64)
-    mean = total / data.length
+    mean = mean_weights(data, data.weight)
+    total = mean * data.length
     order = np.argsort(mean, kind="stable")
     effective = effective_steps(data.weight)
     return {
@@ -30,6 +30,12 @@ def weight_facts(data: Dataset) -> dict[str, Any] | None:
         "heaviest": [_weighed(data, mean, m) for m in order[::-1][:_EXAMPLES]],
         "lightest": [_weighed(data, mean, m) for m in order[:_EXAMPLES]],
     }
+
+
+def mean_weights(data: Dataset, weight: Float) -> NDArray[np.float64]:
+    """Return the mean weight of the steps of each trajectory, [M]."""
+    mean: NDArray[np.float64] = np.add.reduceat(weight, data.start[:-1], dtype=np.float64) / data.length
+    return mean
 
 
 def _mean_by_fifth(data: Dataset, weight: Float) -> list[float | None]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trajstitch.data import Dataset
 from trajstitch.jobs.run_dir import Run, numbers
+from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.weigh import Appraisal, Weigh, appraise, start_critics, train_critics, weigh_by
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import read_arrays, reading, write_arrays
@@ -45,8 +46,9 @@ def weigh(
     if out is not None:
         return weigh_run(data, config, out, seed=seed, overwrite=overwrite, tell=tell)[1]
     config.check(data)
-    state = start_critics(data, config, seed)
-    for reached, mean in train_critics(data, config, state, seed, _every(config)):
+    table = scaled_steps(data)
+    state = start_critics(table, config, seed)
+    for reached, mean in train_critics(table, config, state, seed, _every(config)):
         state = reached
         tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
     return weigh_by(data, appraise(state.model, data), config)
@@ -81,8 +83,9 @@ def weigh_run(
     run = Run.open(out, asked, overwrite, inputs)
     file = run.path / "appraisal.npz"
     if not file.exists():
-        state = run.load_state(start_critics(data, config, seed))
-        for reached, mean in train_critics(data, config, state, seed, _every(config)):
+        table = scaled_steps(data)
+        state = run.load_state(start_critics(table, config, seed))
+        for reached, mean in train_critics(table, config, state, seed, _every(config)):
             state = reached
             tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
             run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})

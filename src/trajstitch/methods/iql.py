@@ -32,7 +32,7 @@ class StateValue(eqx.Module):
 
 
 class Values(Protocol):
-    """The networks by which IQL judges steps."""
+    """The networks by which IQL values steps."""
 
     value: StateValue
     critic: Critic

@@ -34,13 +34,13 @@ from trajstitch.data import Dataset, Float, effective_steps, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.methods.actor_critic import Critic
 from trajstitch.methods.iql import StateValue, Values, advantage_of, check_returns, scaled_steps, value_losses
+from trajstitch.stitching.optimal import discounted_sums
 from trajstitch.training import loop
 from trajstitch.training.loop import Fit, Learner, Metrics, Table
 from trajstitch.training.networks import MLP, Range, Scale, polyak_update
 
-_BLOCK = 8192  # steps found per call
+_BLOCK = 8192  # steps asked about per call
 _CLIP = 0.999  # quantile of the scores that larger ones count as
-_NEGLIGIBLE = 1e-13  # a factor below this ends the doubling
 
 
 class Critics(eqx.Module):
@@ -135,16 +135,16 @@ class Appraisal:
         return float(between[np.triu_indices(len(between), 1)].mean())
 
 
-def start_critics(data: Dataset, config: Weigh, seed: int) -> loop.State:
-    """Initialise the members."""
-    return loop.start(config, scaled_steps(data), _seeds(config, seed))
+def start_critics(table: Table, config: Weigh, seed: int) -> loop.State:
+    """Initialise the members for the steps of a data set (`scaled_steps`)."""
+    return loop.start(config, table, _seeds(config, seed))
 
 
 def train_critics(
-    data: Dataset, config: Weigh, state: loop.State, seed: int, every: int
+    table: Table, config: Weigh, state: loop.State, seed: int, every: int
 ) -> Iterator[tuple[loop.State, dict[str, NDArray[Any]]]]:
     """Train the members from this state on, and yield the state and the mean metrics every `every` steps."""
-    yield from loop.run(config, state, scaled_steps(data), _seeds(config, seed), every)
+    yield from loop.run(config, state, table, _seeds(config, seed), every)
 
 
 def _seeds(config: Weigh, seed: int) -> range:
@@ -177,7 +177,7 @@ def _advantages(model: Values, obs: Array, action: Array) -> Array:
 
 
 def weigh_by(data: Dataset, appraisal: Appraisal, config: Weigh) -> Dataset:
-    """Return the data with the weights that follow from a appraisal."""
+    """Return the data with the weights that follow from an appraisal."""
     critics = appraisal.advantage.mean(0, dtype=np.float64)
     outcome = outcomes(data, appraisal.value.astype(np.float64), config)
     score = _in_stds(critics) + _in_stds(outcome)
@@ -192,15 +192,9 @@ def outcomes(data: Dataset, value: NDArray[np.float64], config: Weigh) -> NDArra
     table = scaled_steps(data)
     after = value[data.row + 1] * (1 - table["done"])
     gain = table["reward"] + config.discount * after - value[data.row]
-    # By doubling: after k rounds, the sum of 2ᵏ steps. The step after the last follows itself and gains nothing.
     following = np.append(np.arange(1, data.transitions + 1), data.transitions)
-    following[data.start[1:] - 1] = data.transitions
-    total, factor = np.append(gain, 0.0), config.discount * config.gae_lambda
-    while factor > _NEGLIGIBLE:
-        total = total + factor * total[following]
-        following = following[following]
-        factor *= factor
-    return total[:-1]
+    following[data.start[1:] - 1] = data.transitions  # after the last step of a trajectory nothing is gained
+    return discounted_sums(np.append(gain, 0.0), following, config.discount * config.gae_lambda)[:-1]
 
 
 def temperature_for(score: NDArray[np.float64], share: float) -> float:

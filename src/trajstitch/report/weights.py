@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trajstitch.data import Dataset
-from trajstitch.report.comparison import Real
 from trajstitch.report.html import figure, grid, number, percent, section, table
 from trajstitch.report.plots import NEW, POINTS, plot, span
-from trajstitch.weight_facts import weight_facts
+from trajstitch.weight_facts import mean_weights, weight_facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +57,8 @@ def show_weights(data: Dataset) -> str:
 
 def draw_by_return(data: Dataset, ax: Axes) -> None:
     """Draw the mean weight of each trajectory by its return."""
-    mean = _mean_weight(data)
+    assert data.weight is not None
+    mean = mean_weights(data, data.weight)
     shown = np.unique(np.linspace(0, len(data) - 1, POINTS).astype(np.int64))
     ax.scatter(data.returns[shown], mean[shown], s=9, color=NEW, alpha=0.5, linewidths=0)
     ax.set(xlim=span(data.returns), ylim=(0, 1.05 * max(float(mean.max()), 1e-9)))
@@ -73,8 +73,3 @@ def draw_along(data: Dataset, ax: Axes) -> None:
     mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     ax.plot(100 * (np.arange(_PARTS) + 0.5) / _PARTS, mean, color=NEW, linewidth=1.8)
     ax.set(xlim=(0, 100), ylim=(0, 1.08 * max(float(np.nanmax(mean)), 1e-9)))
-
-
-def _mean_weight(data: Dataset) -> Real:
-    weight: Any = data.weight
-    return np.add.reduceat(weight, data.start[:-1], dtype=np.float64) / data.length

@@ -318,12 +318,20 @@ def _value_of(problem: Problem, config: OptimalConfig, choice: Int) -> Value:
     total[graph.source[stays]] = problem.reward[stays]
     following[graph.source[taken]] = graph.landing[choice[taken]]
     total[graph.source[taken]] = problem.edge_reward[choice[taken]]
-    factor = config.discount
-    while factor > _NEGLIGIBLE and (following < rows).any():
-        total += factor * total[following]
+    return discounted_sums(total, following, config.discount)[:-1]
+
+
+def discounted_sums(gain: Value, following: Int, discount: float) -> Value:
+    """Sum what each row and those that follow it gain, discounted; the last row follows itself and gains nothing.
+
+    By doubling: after k rounds, the sums of 2ᵏ steps.
+    """
+    total, last = gain.copy(), len(gain) - 1
+    while discount > _NEGLIGIBLE and (following < last).any():
+        total += discount * total[following]
         following = following[following]
-        factor *= factor
-    return total[:-1]
+        discount *= discount
+    return total
 
 
 @dataclass(frozen=True, eq=False)
