@@ -70,7 +70,9 @@ class Task:
         """The data improved by this planner."""
         if planner not in self.made:
             begin = time.monotonic()
-            result = improve(self.data, replace(PRESETS[self.args.preset], planner=planner), seed=self.args.seed)
+            config = replace(PRESETS[self.args.preset], planner=planner)
+            folder = self.args.runs / f"{self.id}-{self.args.walks}-{planner}"
+            result = improve(self.data, config, seed=self.args.seed, out=folder)  # goes on where it was
             self.made[planner] = result, time.monotonic() - begin
         return self.made[planner][0]
 
@@ -174,6 +176,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of recording, improvement and training.")
     parser.add_argument("--out", type=Path, default=Path("results/mazes"), help="Folder of the result files.")
+    parser.add_argument("--runs", type=Path, default=Path("runs/mazes"), help="Folder of the improvements.")
     parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     for size in args.sizes:

@@ -35,11 +35,12 @@ from benchmarks.datasets import add_data_options, scoring_of, stored_data
 from benchmarks.methods_batched import start
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
+from trajstitch.jobs.improve import improve
 from trajstitch.methods import configure
 from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.train import train
 from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, appraise, weigh_by
-from trajstitch.stitching.improve import Result, improve
+from trajstitch.stitching.improve import Result
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 from trajstitch.training import loop
@@ -109,7 +110,8 @@ class Measurement:
             self.composed[planner] = {}
             for name, data in self.sets.items():
                 begin = time.monotonic()
-                result = improve(data, replace(PRESETS[self.args.preset], planner=planner))
+                config = replace(PRESETS[self.args.preset], planner=planner)
+                result = improve(data, config, out=self.args.runs / name / planner)  # goes on where it was
                 self.composed[planner][name] = result
                 facts = {**result.graph, **result.errors, **result.history[-1]} if result.history else {}
                 self.keep(name, "facts", planner, facts | {"seconds": time.monotonic() - begin})
