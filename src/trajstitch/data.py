@@ -59,9 +59,9 @@ class Trajectory:
 class Seams:
     """Where each step of improved data comes from, and why a stitched one was taken.
 
-    Rows are row numbers of the original data's `obs`. `margin`, `spread`, `value_gain` and `landing_error` are 0
-    for steps that are not stitched. The action and reward of a stitched step, in the data set itself, come from
-    the models.
+    Rows are row numbers of the original data's `obs`; -1 is a state that is not there, because a world model
+    predicted it (stitching/imagined.py). `margin`, `spread`, `value_gain` and `landing_error` are 0 for steps that
+    are not stitched. The action and reward of a stitched step, in the data set itself, come from the models.
     """
 
     source: Int  # [N] row the step starts from
@@ -206,8 +206,8 @@ class Dataset:
             step: Any = slice(self.start[a], self.start[b])
             row: Any = slice(self.start[a] + a, self.start[b] + b)
         else:
-            step = _ranges(self.start[chosen], length)
-            row = _ranges(self.start[chosen] + chosen, length + 1)
+            step = ranges(self.start[chosen], length)
+            row = ranges(self.start[chosen] + chosen, length + 1)
         return replace(
             self,
             obs=self.obs[row],
@@ -451,7 +451,7 @@ def _check_weight(weight: Float, steps: int) -> None:
         raise InputError(f"weight has mean {mean:.4g}, not 1; scale it with trajstitch.data.normalised_weight")
 
 
-def _ranges(begin: Int, length: Int) -> Int:
+def ranges(begin: Int, length: Int) -> Int:
     """Concatenate the ranges begin[i], …, begin[i] + length[i] - 1."""
     ends = np.cumsum(length)
     return np.arange(ends[-1]) + np.repeat(begin - (ends - length), length)

@@ -75,6 +75,12 @@ _FEW = 0.05  # of the trajectories may become shorter without ending, before the
 def verdict(data: Dataset, result: Result) -> str:
     """Return the outcome in a sentence or two; a higher return is not praised where trajectories were only cut."""
     new = result.dataset
+    if "imagined" in new.info:
+        recorded, planned = result.graph["recorded_value"], result.graph["planned_value"]
+        return (
+            f"{len(new):,} trajectories imagined, {new.transitions:,} steps: their states are a world model's; "
+            f"recorded starts are worth {planned:.1f} by the plan, {recorded:.1f} as recorded"
+        )
     replaced = int((new.returns != result.seams.return_before).sum())
     if not replaced:
         why = "no plausible stitch was found" if not result.graph["edges"] else "no new trajectory was better"

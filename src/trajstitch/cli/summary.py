@@ -77,6 +77,8 @@ def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
     add("steps dropped", _dropped(data))
     if seams := s["seams"]:
         add("stitched", f"{seams['stitched_share']:.2%} of the steps, {seams['replaced']:,} trajectories replaced")
+        if seams["imagined_share"]:
+            add("imagined", f"{seams['imagined_share']:.2%} of the steps: a world model predicted their states")
         add("seams per trajectory", _line(seams["per_trajectory"]))
         add("return before", _line(seams["return_before"]))
     if weights := s["weights"]:
@@ -93,6 +95,7 @@ def _seams(data: Dataset) -> dict[str, Any] | None:
     count = np.add.reduceat(data.seams.stitched, data.start[:-1], dtype=np.int64)
     return {
         "stitched_share": float(data.seams.stitched.mean()),
+        "imagined_share": float((data.seams.target < 0).mean()),
         "replaced": int((count > 0).sum()),
         "per_trajectory": _describe(count),
         "return_before": _describe(data.seams.return_before),

@@ -126,7 +126,7 @@ def audit(
         have = (improved.obs_dim, improved.action_dim)
         check_same_sizes("the data have", have, f"{env} has", want, "choose the environment they came from")
         unit = Unit.of_data(improved, data)
-        floor = _floor(improved, simulator, unit, seed, env, physics)
+        floor = _floor(improved, data, simulator, unit, seed, env, physics)
         replays = replay_seams(improved, simulator, unit, data, sample=sample, seed=seed, tell=tell)
     finally:
         simulator.close()
@@ -139,11 +139,18 @@ def audit(
 
 
 def _floor(
-    improved: Dataset, simulator: Simulator, unit: Unit, seed: int, env: str, physics: str
+    improved: Dataset,
+    original: Dataset | None,
+    simulator: Simulator,
+    unit: Unit,
+    seed: int,
+    env: str,
+    physics: str,
 ) -> dict[str, Any]:
     """Replay recorded steps; InputError if the simulator does not repeat them."""
-    seams = seams_of(improved)
-    step = np.flatnonzero(~seams.stitched)
+    step = np.flatnonzero(~seams_of(improved).stitched)
+    if original is not None and not len(step):
+        improved, step = original, np.arange(original.transitions)
     step = np.sort(np.random.default_rng(seed).permutation(step)[: 2 * _FLOOR_STEPS])
     step = step[simulator.settable(improved.obs[improved.row[step]])][:_FLOOR_STEPS]
     if not len(step):
@@ -166,7 +173,7 @@ def _check_original(improved: Dataset, original: Dataset) -> None:
     same = improved.info.get("improved_from", original.steps_fingerprint) == original.steps_fingerprint
     same = same and improved.obs_dim == original.obs_dim
     same = same and max(seams.source.max(), seams.target.max()) < len(original.obs)
-    step = np.flatnonzero(seams.stitched)
+    step = np.flatnonzero(seams.stitched & (seams.source >= 0))
     if not same or not (improved.obs[improved.row[step]] == original.obs[seams.source[step]]).all():
         raise InputError("the improved data were not made from the data given; give the original data as --data")
 

@@ -209,8 +209,12 @@ def seams_of(data: Dataset) -> Seams:
 
 
 def seam_number(seams: Seams, step: Int) -> Int:
-    """Return a number for the seam of each of these steps, the same for the same source and landing."""
-    return seams.source[step] * (seams.target.max() + 1) + seams.target[step]
+    """Return a number for the seam of each of these steps, the same for the same source and landing.
+
+    A step to a state that is not in the recording is the only one of its kind.
+    """
+    number: Int = seams.source[step] * (seams.target.max() + 1) + seams.target[step]
+    return np.where(seams.target[step] < 0, -1 - step, number)
 
 
 def _recorded_rows(improved: Dataset) -> Int:

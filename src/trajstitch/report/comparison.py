@@ -28,6 +28,7 @@ class Facts:
     before: Real  # [M] return of the trajectory each improved one came from
     was: Int  # [M] number of that trajectory in the original data
     replaced: Bool  # [M] it has a stitched step
+    imagined: int  # steps to a state that a world model predicted; the stitched steps below are the others
     step: Int  # [X] stitched steps of the improved data
     source: Int  # [X] original row they start from
     landing: Int  # [X] original row they land on
@@ -91,7 +92,8 @@ def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -
     seams = improved.seams or _unknown_seams(improved)
     if improved.obs_dim != original.obs_dim or max(seams.source.max(), seams.target.max()) >= len(original.obs):
         raise InputError("the seams of the improved data do not fit the original; give the data it was made from")
-    step = np.flatnonzero(seams.stitched)
+    real = (seams.source >= 0) & (seams.target >= 0)
+    step = np.flatnonzero(seams.stitched & real)
     owner = improved.trajectory[step]
     graph = config.get("graph")
     metric = str(graph.get("metric", "scaled")) if isinstance(graph, Mapping) else "scaled"
@@ -106,7 +108,8 @@ def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -
         known=improved.seams is not None,
         before=seams.return_before,
         was=np.searchsorted(original.start[:-1] + np.arange(len(original)), first, side="right") - 1,
-        replaced=np.bincount(owner, minlength=len(improved)) > 0,
+        replaced=np.logical_or.reduceat(seams.stitched, improved.start[:-1]),
+        imagined=int((~real).sum()),
         step=step,
         source=seams.source[step],
         landing=seams.target[step],
@@ -119,7 +122,7 @@ def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -
         strides=_length((original.obs[row + 1] - original.obs[row]) / unit),
         metric=metric,
         foreign=_foreign(original, improved) if improved.seams else 0,
-        repeats=count_revisits(seams.source, improved.start) if improved.seams else 0,
+        repeats=count_revisits(seams.source, improved.start) if improved.seams and real.all() else 0,
         horizon=int(config.get("max_length") or time_limit(original) or original.length.max()),
         kept=len(np.unique(seams.source[~seams.stitched])) / original.transitions,
         reference=reference_scores(str(original.info.get("env_id", "")), original.info),
@@ -149,8 +152,8 @@ def _foreign(original: Dataset, improved: Dataset) -> int:
     for a in range(0, improved.transitions, _BLOCK):
         part = slice(a, a + _BLOCK)
         row, source, target = improved.row[part], improved.seams.source[part], improved.seams.target[part]
-        same = (improved.obs[row] == original.obs[source]).all(1)
-        same &= (improved.obs[row + 1] == original.obs[target]).all(1)
+        same = (source < 0) | (improved.obs[row] == original.obs[source]).all(1)
+        same &= (target < 0) | (improved.obs[row + 1] == original.obs[target]).all(1)
         plain = np.flatnonzero(~improved.seams.stitched[part])
         begin, end = source[plain], target[plain]
         old = (begin - owner[begin]).clip(max=original.transitions - 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trajstitch.data import Dataset
 from trajstitch.report.audit import show_audit
 from trajstitch.report.comparison import measure
+from trajstitch.report.imagined import show_imagined
 from trajstitch.report.models import show_models, show_policies, show_settings
 from trajstitch.report.plan import show_plan
 from trajstitch.report.plots import plot_style
@@ -52,10 +53,16 @@ def render(
         sections = [
             show_positions(facts, result, maze),
             show_plan(facts, result, scores or {}),
-            show_returns(facts),
-            "" if planned_values(result) else show_iterations(original, result.history),
-            show_seams(facts, result.graph),
-            show_places(original, improved, facts),
+            *(
+                [show_imagined(facts, result)]
+                if facts.imagined
+                else [
+                    show_returns(facts),
+                    "" if planned_values(result) else show_iterations(original, result.history),
+                    show_seams(facts, result.graph),
+                    show_places(original, improved, facts),
+                ]
+            ),
             show_weights(improved),
             *_AUDIT,
             show_models(result),

@@ -55,7 +55,7 @@ def show_positions(facts: Facts, result: Result, maze: Maze | None = None) -> st
                 "the longest composed trajectory, which starts at the dot.",
             )
         )
-    elif len(facts.step):
+    elif facts.replaced.any():
         figures.append(
             figure(
                 "Composed",

@@ -28,6 +28,9 @@ def show_header(original: Dataset, facts: Facts, result: Result) -> str:
     if values := planned_values(result):
         tiles[0] = ("value of the starts", *map(number, values))
         tiles[3:] = [("trajectories that really end", *(f"{count:,}" for count in facts.ends))]
+    if facts.imagined:
+        tiles[1] = ("trajectories", f"{len(original):,}", f"{len(facts.improved):,}")
+        tiles[2] = ("steps imagined", "", f"{facts.imagined:,} <small>of {facts.improved.transitions:,}</small>")
     cells = "".join(
         f"<div><span>{label}</span><b>{f'<i>{was}</i> → ' if was else ''}{now}</b></div>"
         for label, was, now in tiles
@@ -52,6 +55,8 @@ def headline(facts: Facts, result: Result) -> str:
             f"The mean return went from {number(old)} to <b>{number(new)}</b>{change(old, new)}. The improved "
             "data have no table of seams, so this page cannot show where their steps come from."
         )
+    if facts.imagined:
+        return _of_the_imagined(facts, result)
     if not len(facts.step):
         return f"<b>Nothing was stitched:</b> the data are unchanged. {_why_nothing(result)}"
     replaced, share = int(facts.replaced.sum()), len(facts.step) / facts.improved.transitions
@@ -77,6 +82,18 @@ def planned_values(result: Result) -> tuple[float, float] | None:
     """Return what the start states are worth as recorded and by the plan; None unless there is a plan."""
     keys = ("recorded_value", "planned_value")
     return (result.graph[keys[0]], result.graph[keys[1]]) if all(key in result.graph for key in keys) else None
+
+
+def _of_the_imagined(facts: Facts, result: Result) -> str:
+    text = (
+        f"<b>{len(facts.improved):,} trajectories</b> were imagined: a policy was followed in a world model, from "
+        "recorded states on. All states after the first are the model's, so believe them as far as the model."
+    )
+    if values := planned_values(result):
+        text += " By the plan, the states in which the recording starts are worth <b>{}</b> instead of {}.".format(
+            *map(number, values[::-1])
+        )
+    return text
 
 
 def _of_the_plan(facts: Facts, recorded: float, planned: float) -> str:
@@ -140,6 +157,8 @@ def checks(facts: Facts, result: Result) -> list[Check]:
     if not facts.known:
         return [Check(False, "The improved data have no table of seams, so nothing could be checked.")]
     found = [_check_origin(facts)]
+    if facts.imagined:
+        found.append(_check_imagined(facts, result))
     if len(facts.step):
         found += [_check_reached(facts, result) if facts.reachable else _check_plausible(facts)]
         found += [_check_worse(facts), _check_cut(facts), _check_rewards(facts)]
@@ -150,7 +169,23 @@ def checks(facts: Facts, result: Result) -> list[Check]:
     return found
 
 
+def _check_imagined(facts: Facts, result: Result) -> Check:
+    """Compare how much the model's members disagree with what it misses recorded steps by."""
+    seams = facts.improved.seams
+    assert seams is not None
+    assert seams.landing_error is not None
+    median, usual = float(np.nanmedian(seams.landing_error)), result.errors.get("usual_landing_error", np.nan)
+    text = (
+        f"The members of the world model disagree about an imagined step by {number(median)} typical steps in the "
+        f"median. Of recorded steps the model predicts nine of ten to within {number(usual)}. Errors add up along "
+        "a trajectory: an audit replays single steps, only a scored policy shows the sum."
+    )
+    return Check(bool(median <= usual), text)
+
+
 def _check_origin(facts: Facts) -> Check:
+    if not facts.foreign and facts.imagined:
+        return Check(True, "Every trajectory begins in a recorded state, an exact copy of the original.")
     if not facts.foreign:
         return Check(True, "Every state, and every step that is not stitched, is an exact copy of the original.")
     steps = facts.improved.transitions

@@ -3,8 +3,9 @@
     planner    edges        models                       what happens
     greedy     plausible    dynamics, inverse, reward    stitch and accept, in iterations with a new value each
     optimal    reachable    world                        one plan: the best step from every state
+    held       none         world                        one plan, with actions held for some steps in the model
 
-Either planner can use either kind of edges.
+Either of the first two can use either kind of edges.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from trajstitch.stitching.current import (
 from trajstitch.stitching.edges import Edges, Plausible, Reachable
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig, without_last
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
+from trajstitch.stitching.held import HeldConfig, HeldPlanner
+from trajstitch.stitching.imagined import imagined_data
 from trajstitch.stitching.model_calls import (
     _BLOCK,
     InverseModel,
@@ -59,7 +62,7 @@ from trajstitch.stitching.optimal import OptimalConfig, Plan, Problem, Walks, co
 from trajstitch.stitching.reach import ReachConfig, ReachFinder, WorldModel
 from trajstitch.training.loop import Fit, History
 
-PLANNERS = ("greedy", "optimal")
+PLANNERS = ("greedy", "optimal", "held")
 EDGES = ("plausible", "reachable")
 
 
@@ -72,10 +75,11 @@ class Improve:
     """All settings of an improvement."""
 
     iterations: int = 5  # Iterations of stitching; each trains the value function again.
-    # How edges are chosen: greedy, the paper's Algorithm 1, or optimal, the best step from every state.
-    planner: Literal["greedy", "optimal"] = "greedy"
+    # How edges are chosen: greedy, the paper's Algorithm 1; optimal, the best step from every state; or held, for
+    # states with velocities: actions held in a world model, so that new states are the model's.
+    planner: Literal["greedy", "optimal", "held"] = "greedy"
     # Which steps are possible: plausible (the paper's density test) or reachable (a known action leads there);
-    # unless given, greedy uses plausible ones and optimal reachable ones.
+    # unless given, greedy uses plausible ones and optimal reachable ones. Held needs none.
     edges: Literal["plausible", "reachable"] | None = None
     accept: float = 0.1  # A new return must be above old + accept * |old|.
     value_cut_ends: bool = True  # A cut trajectory also counts what its end is worth; without it as in the paper.
@@ -87,6 +91,7 @@ class Improve:
     graph: GraphConfig = GraphConfig()  # Which states are candidates for a plausible step.
     reach: ReachConfig = ReachConfig()  # Which states are reachable.
     optimal: OptimalConfig = OptimalConfig()  # The planner optimal.
+    held: HeldConfig = HeldConfig()  # The planner held.
     dynamics: DynamicsConfig = DynamicsConfig()  # The ensemble that tests whether a step is plausible.
     inverse: InverseConfig = InverseConfig()  # The model that generates the actions of stitched steps.
     reward: RewardConfig = RewardConfig()  # The model that predicts the rewards of stitched steps.
@@ -98,6 +103,8 @@ class Improve:
             raise InputError(f"there is no planner {self.planner!r}; known are {', '.join(PLANNERS)}")
         if self.edges not in (None, *EDGES):
             raise InputError(f"there are no edges {self.edges!r}; known are {', '.join(EDGES)}")
+        if self.planner == "held" and self.edges is not None:
+            raise InputError("the planner held has no edges, so leave edges out")
         if self.iterations < 1 or not self.accept >= 0:
             raise InputError("iterations must be at least 1 and accept not below 0")
         for name in ("max_length", "max_changes"):
@@ -108,8 +115,8 @@ class Improve:
 
     @property
     def edges_used(self) -> str:
-        """The kind of edges that the planner uses."""
-        return self.edges or ("reachable" if self.planner == "optimal" else "plausible")
+        """The kind of edges that the planner uses; held asks the world model of reachable ones."""
+        return self.edges or ("plausible" if self.planner == "greedy" else "reachable")
 
     @property
     def discount(self) -> float:
@@ -189,7 +196,7 @@ def improve(
     data = dataclasses.replace(data, weight=None)  # all steps are candidates alike
     edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder)
     setup = Setup(data, config, edges, seed, stage, tell)
-    planner = _improve_optimally if config.planner == "optimal" else _improve_greedily
+    planner = {"greedy": _improve_greedily, "optimal": _improve_optimally, "held": _improve_held}[config.planner]
     return planner(setup, models, training, errors)
 
 
@@ -254,6 +261,36 @@ def _improve_optimally(
         "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
     }
     return Result(to_dataset(data, composed), history, training, errors, sizes, best)
+
+
+def _improve_held(setup: Setup, models: Models, training: dict[str, History], errors: dict[str, float]) -> Result:
+    """Plan once with held actions, and follow the plan in the world model from recorded states."""
+    data, config, edges = setup.data, setup.config.held, setup.edges
+    assert isinstance(edges, Reachable)
+    begin = time.monotonic()
+    planner = HeldPlanner(data, edges.finder.model, edges.finder.unit, config, setup.tell("plan"))
+    _ = planner.value
+    where = planner.net[~planner.ended]
+    first = np.random.default_rng(setup.seed).choice(where, config.walks)
+    made = imagined_data(data, planner.follow(first))
+    recorded, planned = planner.start_values()
+    entry = {
+        "iteration": 1,
+        "accepted": len(made),
+        "return_mean": float(made.returns.mean()),
+        "return_std": float(made.returns.std()),
+        "steps": made.transitions,
+        "imagined_steps": made.transitions,
+        "seconds": time.monotonic() - begin,
+    }
+    sizes = {
+        "net": len(planner.net),
+        "actions": len(planner.actions),
+        "sweeps": planner.sweeps,
+        "recorded_value": recorded,
+        "planned_value": planned,
+    }
+    return Result(made, [entry], training, errors, sizes)
 
 
 def _sizes(graph: Graph) -> dict[str, float]:
