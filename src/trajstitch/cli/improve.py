@@ -10,14 +10,18 @@ import tyro
 
 from trajstitch.cli.command import DataCommand, parse_as, parse_preset
 from trajstitch.data import Dataset
+from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
 from trajstitch.jobs.improve import improve_run
 from trajstitch.methods.weigh import WEIGH_PRESETS
+from trajstitch.policies.policy import Policy, stacked
+from trajstitch.policies.policy_files import load_policy
 from trajstitch.progress import bars
 from trajstitch.stitching.improve import Improve, Result
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import check_apart
 from trajstitch.storage.jax_cache import keep_compiled
+from trajstitch.training.networks import pick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,10 @@ class ImproveCommand(DataCommand):
     """Run directory; the same command continues a run that was stopped."""
     preset: Literal["quick", "standard", "paper"] = "standard"
     """quick: minutes on two cores; standard: our trade-off on one GPU; paper: models and steps of the paper."""
+    policy: str | None = None
+    """Policy file that the planner policy follows: of trajstitch train, or any that evaluate takes."""
+    policy_seed: int = 0
+    """Which of the policies in that file, where it holds several seeds."""
     weigh: bool = False
     """Also give each step of the improved data a weight, by the critics of the preset of trajstitch weigh."""
     overwrite: bool = False
@@ -38,7 +46,8 @@ class ImproveCommand(DataCommand):
     def run(self) -> dict[str, Any]:
         """Improve into the run directory and print the verdict."""
         keep_compiled()
-        check_apart([self.data], self.out)
+        inputs = [self.data, *([self.policy] if self.policy else [])]
+        check_apart(inputs, self.out)
         data = self.load()
         ending = Path(self.data).suffix
         with bars(self.quiet) as tell:
@@ -50,7 +59,8 @@ class ImproveCommand(DataCommand):
                 weigh=WEIGH_PRESETS["quick" if self.preset == "quick" else "standard"] if self.weigh else None,
                 ending=ending if ending in ENDINGS else ".hdf5",
                 overwrite=self.overwrite,
-                inputs=[self.data],
+                policy=one_policy(self.policy, self.policy_seed) if self.policy else None,
+                inputs=inputs,
                 tell=tell,
             )
         self.say(verdict(data, result))
@@ -76,11 +86,11 @@ def verdict(data: Dataset, result: Result) -> str:
     """Return the outcome in a sentence or two; a higher return is not praised where trajectories were only cut."""
     new = result.dataset
     if "imagined" in new.info:
+        text = f"{len(new):,} trajectories imagined, {new.transitions:,} steps: their states are a world model's"
+        if "planned_value" not in result.graph:
+            return text
         recorded, planned = result.graph["recorded_value"], result.graph["planned_value"]
-        return (
-            f"{len(new):,} trajectories imagined, {new.transitions:,} steps: their states are a world model's; "
-            f"recorded starts are worth {planned:.1f} by the plan, {recorded:.1f} as recorded"
-        )
+        return f"{text}; recorded starts are worth {planned:.1f} by the plan, {recorded:.1f} as recorded"
     replaced = int((new.returns != result.seams.return_before).sum())
     if not replaced:
         why = "no plausible stitch was found" if not result.graph["edges"] else "no new trajectory was better"
@@ -105,6 +115,17 @@ def verdict(data: Dataset, result: Result) -> str:
             "better trajectory"
         )
     return text
+
+
+def one_policy(file: str, seed: int) -> Policy:
+    """Return one policy of a file."""
+    found = stacked(load_policy(file))
+    if not isinstance(found, Policy):
+        raise InputError(f"{file} holds a planner, which cannot be followed in a world model; give a policy")
+    many = found.count or 1
+    if not 0 <= seed < many:
+        raise InputError(f"{file} holds {many} policies, so there is no number {seed}; count from 0")
+    return pick(found, seed)
 
 
 def parse(name: str, arguments: list[str]) -> ImproveCommand:

@@ -28,6 +28,7 @@ from trajstitch.formats.npz import save_seams
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods.weigh import Weigh
+from trajstitch.policies.policy import Policy, acting, fingerprint_of
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.current import just_make
 from trajstitch.stitching.improve import Improve, Models, Result, check_data
@@ -75,6 +76,7 @@ def improve_run(
     *,
     seed: int = 0,
     models: Models | None = None,
+    policy: Policy | None = None,
     weigh: Weigh | None = None,
     ending: str = ".hdf5",
     overwrite: bool = False,
@@ -90,6 +92,7 @@ def improve_run(
         seed: the random seed.
         models: models of the caller's own. With them no stage is stored, because a later call cannot know whether
             its models are the same.
+        policy: the policy that the planner policy follows.
         weigh: how to weigh the steps of the improved data; without it, they have no weights.
         ending: the format of the improved data, one of `trajstitch.formats.ENDINGS`.
         overwrite: start again if `out` holds a run with other settings or data.
@@ -106,8 +109,12 @@ def improve_run(
         "seed": seed,
         "data": {"fingerprint": data.fingerprint, "info": dict(data.info)},
     }
+    if policy is not None:
+        asked["policy"] = fingerprint_of(policy)
     run = Run.open(out, asked, overwrite, inputs)
     stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
+    if policy is not None:  # no stage depends on it
+        models = dataclasses.replace(models or Models(), policy=acting(policy))
     result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
     if weigh is not None:
         _write(run, result, ending)  # so that nothing is lost if weighing fails

@@ -5,14 +5,17 @@ Every array of a Policy may have a leading axis P: P policies of one shape, trai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeVar
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from trajstitch.errors import InputError
 from trajstitch.policies.planner import ActionPlanner
 from trajstitch.training.networks import MLP, Range, Scale
 
@@ -86,6 +89,21 @@ def stack(policies: Sequence[Played]) -> Played:
 def stacked(policy: Played) -> Played:
     """Return the policy or planner with its axis P, of length 1 where it had none."""
     return stack([policy]) if policy.count is None else policy
+
+
+def acting(policy: Policy) -> Callable[[Any], Array]:
+    """Return the function by which one policy acts: states [B, S] -> the most likely actions [B, A]."""
+    if policy.count is not None:
+        raise InputError(f"this file holds {policy.count} policies; give one of them")
+    return lambda obs: act_all(stacked(policy), jnp.asarray(obs)[None], None)[0]
+
+
+def fingerprint_of(policy: Policy) -> str:
+    """Return a hash of a policy's numbers."""
+    digest = hashlib.blake2b(policy.head.encode(), digest_size=16)
+    for leaf in jax.tree.leaves(policy):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 @eqx.filter_jit

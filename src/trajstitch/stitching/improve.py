@@ -4,6 +4,7 @@
     greedy     plausible    dynamics, inverse, reward    stitch and accept, in iterations with a new value each
     optimal    reachable    world                        one plan: the best step from every state
     held       none         world                        one plan, with actions held for some steps in the model
+    policy     none         world, policy                a given policy, followed in the model
 
 Either of the first two can use either kind of edges.
 """
@@ -43,6 +44,7 @@ from trajstitch.stitching.current import (
     to_dataset,
 )
 from trajstitch.stitching.edges import Edges, Plausible, Reachable
+from trajstitch.stitching.followed import ActAll, FollowConfig, follow_policy
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig, without_last
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
 from trajstitch.stitching.held import HeldConfig, HeldPlanner
@@ -62,7 +64,7 @@ from trajstitch.stitching.optimal import OptimalConfig, Plan, Problem, Walks, co
 from trajstitch.stitching.reach import ReachConfig, ReachFinder, WorldModel
 from trajstitch.training.loop import Fit, History
 
-PLANNERS = ("greedy", "optimal", "held")
+PLANNERS = ("greedy", "optimal", "held", "policy")
 EDGES = ("plausible", "reachable")
 
 
@@ -75,11 +77,11 @@ class Improve:
     """All settings of an improvement."""
 
     iterations: int = 5  # Iterations of stitching; each trains the value function again.
-    # How edges are chosen: greedy, the paper's Algorithm 1; optimal, the best step from every state; or held, for
-    # states with velocities: actions held in a world model, so that new states are the model's.
-    planner: Literal["greedy", "optimal", "held"] = "greedy"
+    # How edges are chosen: greedy, the paper's Algorithm 1, or optimal, the best step from every state. Two make
+    # new states in a world model: held, for states with velocities, and policy, which follows a given one.
+    planner: Literal["greedy", "optimal", "held", "policy"] = "greedy"
     # Which steps are possible: plausible (the paper's density test) or reachable (a known action leads there);
-    # unless given, greedy uses plausible ones and optimal reachable ones. Held needs none.
+    # unless given, greedy uses plausible ones and optimal reachable ones. The others need none.
     edges: Literal["plausible", "reachable"] | None = None
     accept: float = 0.1  # A new return must be above old + accept * |old|.
     value_cut_ends: bool = True  # A cut trajectory also counts what its end is worth; without it as in the paper.
@@ -92,6 +94,7 @@ class Improve:
     reach: ReachConfig = ReachConfig()  # Which states are reachable.
     optimal: OptimalConfig = OptimalConfig()  # The planner optimal.
     held: HeldConfig = HeldConfig()  # The planner held.
+    follow: FollowConfig = FollowConfig()  # The planner policy.
     dynamics: DynamicsConfig = DynamicsConfig()  # The ensemble that tests whether a step is plausible.
     inverse: InverseConfig = InverseConfig()  # The model that generates the actions of stitched steps.
     reward: RewardConfig = RewardConfig()  # The model that predicts the rewards of stitched steps.
@@ -103,8 +106,8 @@ class Improve:
             raise InputError(f"there is no planner {self.planner!r}; known are {', '.join(PLANNERS)}")
         if self.edges not in (None, *EDGES):
             raise InputError(f"there are no edges {self.edges!r}; known are {', '.join(EDGES)}")
-        if self.planner == "held" and self.edges is not None:
-            raise InputError("the planner held has no edges, so leave edges out")
+        if self.planner in ("held", "policy") and self.edges is not None:
+            raise InputError(f"the planner {self.planner} has no edges, so leave edges out")
         if self.iterations < 1 or not self.accept >= 0:
             raise InputError("iterations must be at least 1 and accept not below 0")
         for name in ("max_length", "max_changes"):
@@ -115,7 +118,7 @@ class Improve:
 
     @property
     def edges_used(self) -> str:
-        """The kind of edges that the planner uses; held asks the world model of reachable ones."""
+        """The kind of edges that the planner uses; held and policy ask the world model of reachable ones."""
         return self.edges or ("plausible" if self.planner == "greedy" else "reachable")
 
     @property
@@ -148,6 +151,7 @@ class Models:
     reward: RewardModel | None = None
     value: ValueModel | None = None
     world: WorldModel | None = None
+    policy: ActAll | None = None  # what the planner policy follows: states [B, S] -> actions [B, A]
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +197,17 @@ def improve(
     """
     config, models = config or Improve(), models or Models()
     check_data(data)
+    if (config.planner == "policy") != (models.policy is not None):
+        raise InputError("the planner policy needs a policy (--policy FILE), and the others take none")
     data = dataclasses.replace(data, weight=None)  # all steps are candidates alike
     edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder)
     setup = Setup(data, config, edges, seed, stage, tell)
-    planner = {"greedy": _improve_greedily, "optimal": _improve_optimally, "held": _improve_held}[config.planner]
+    planner = {
+        "greedy": _improve_greedily,
+        "optimal": _improve_optimally,
+        "held": _improve_held,
+        "policy": _improve_by_policy,
+    }[config.planner]
     return planner(setup, models, training, errors)
 
 
@@ -274,7 +285,31 @@ def _improve_held(setup: Setup, models: Models, training: dict[str, History], er
     first = np.random.default_rng(setup.seed).choice(where, config.walks)
     made = imagined_data(data, planner.follow(first))
     recorded, planned = planner.start_values()
-    entry = {
+    sizes = {
+        "net": len(planner.net),
+        "actions": len(planner.actions),
+        "sweeps": planner.sweeps,
+        "recorded_value": recorded,
+        "planned_value": planned,
+    }
+    return Result(made, [_imagined_entry(made, begin)], training, errors, sizes)
+
+
+def _improve_by_policy(
+    setup: Setup, models: Models, training: dict[str, History], errors: dict[str, float]
+) -> Result:
+    """Follow the given policy in the world model."""
+    assert isinstance(setup.edges, Reachable)
+    assert models.policy is not None  # `improve` has checked it
+    begin = time.monotonic()
+    finder, tell = setup.edges.finder, setup.tell("follow")
+    made = imagined_data(setup.data, follow_policy(finder, models.policy, setup.config.follow, setup.seed, tell))
+    return Result(made, [_imagined_entry(made, begin)], training, errors)
+
+
+def _imagined_entry(made: Dataset, begin: float) -> dict[str, Any]:
+    """Return the history's entry for imagined data."""
+    return {
         "iteration": 1,
         "accepted": len(made),
         "return_mean": float(made.returns.mean()),
@@ -283,14 +318,6 @@ def _improve_held(setup: Setup, models: Models, training: dict[str, History], er
         "imagined_steps": made.transitions,
         "seconds": time.monotonic() - begin,
     }
-    sizes = {
-        "net": len(planner.net),
-        "actions": len(planner.actions),
-        "sweeps": planner.sweeps,
-        "recorded_value": recorded,
-        "planned_value": planned,
-    }
-    return Result(made, [entry], training, errors, sizes)
 
 
 def _sizes(graph: Graph) -> dict[str, float]:
