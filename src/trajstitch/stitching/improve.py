@@ -30,6 +30,7 @@ from trajstitch.models.value import Value, ValueConfig, train_value
 from trajstitch.models.world_model import train_action_dynamics
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.current import (
+    Accepted,
     Current,
     Setup,
     Stage,
@@ -44,6 +45,7 @@ from trajstitch.stitching.current import (
 from trajstitch.stitching.edges import Edges, Plausible, Reachable
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig, without_last
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
+from trajstitch.stitching.invariants import check_result
 from trajstitch.stitching.model_calls import (
     _BLOCK,
     InverseModel,
@@ -155,6 +157,7 @@ class Result:
     # Of the planner optimal: the best step from every state, as pieces of trajectories, with weights by how often
     # planned walks from the starts make it.
     plan: Dataset | None = None
+    accepted: tuple[Accepted, ...] = ()  # which trajectories each iteration replaced, and what was compared
 
     @property
     def seams(self) -> Seams:
@@ -190,7 +193,9 @@ def improve(
     edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder)
     setup = Setup(data, config, edges, seed, stage, tell)
     planner = _improve_optimally if config.planner == "optimal" else _improve_greedily
-    return planner(setup, models, training, errors)
+    result = planner(setup, models, training, errors)
+    check_result(data, result, config, own_actions=bool(models.inverse or models.world))
+    return result
 
 
 def _improve_greedily(
@@ -215,7 +220,7 @@ def _improve_greedily(
         history.append({"iteration": k + 1, **entry, "seconds": time.monotonic() - begin})
         if not entry["accepted"]:
             break
-    return Result(to_dataset(data, current), history, training, errors, _sizes(graph))
+    return Result(to_dataset(data, current), history, training, errors, _sizes(graph), accepted=current.accepted)
 
 
 def _improve_optimally(
@@ -253,7 +258,7 @@ def _improve_optimally(
         "recorded_value": float(recorded[data.row[data.start[:-1]]].mean()),
         "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
     }
-    return Result(to_dataset(data, composed), history, training, errors, sizes, best)
+    return Result(to_dataset(data, composed), history, training, errors, sizes, best, composed.accepted)
 
 
 def _sizes(graph: Graph) -> dict[str, float]:
@@ -412,7 +417,8 @@ def apply(
     pair = proposal.pair.copy()
     pair[stitched] = data.transitions + order[np.searchsorted(existing, step, sorter=order)]
     new = Paths(pair, proposal.start, proposal.terminal)
-    return accept(setup, Current(larger, current.pairs.extended(made), current.paths), new, value)
+    grown = dataclasses.replace(current, graph=larger, pairs=current.pairs.extended(made))
+    return accept(setup, grown, new, value)
 
 
 # -- the planner optimal -----------------------------------------------------------------------------------------
