@@ -158,6 +158,7 @@ class Result:
     # planned walks from the starts make it.
     plan: Dataset | None = None
     accepted: tuple[Accepted, ...] = ()  # which trajectories each iteration replaced, and what was compared
+    seconds: list[float] = field(default_factory=list)  # that each iteration took
 
     @property
     def seams(self) -> Seams:
@@ -209,6 +210,7 @@ def _improve_greedily(
     )
     current = original(data, graph)
     history: list[dict[str, Any]] = []
+    seconds: list[float] = []
     value = models.value
     for k in range(config.iterations):
         if not len(current.graph.landing):
@@ -217,10 +219,12 @@ def _improve_greedily(
         if models.value is None:
             value, training[f"value {k + 1}"] = _fit_value(setup, current, k, value)
         current, entry = iterate(setup, current, k, value)
-        history.append({"iteration": k + 1, **entry, "seconds": time.monotonic() - begin})
+        history.append({"iteration": k + 1, **entry})
+        seconds.append(time.monotonic() - begin)
         if not entry["accepted"]:
             break
-    return Result(to_dataset(data, current), history, training, errors, _sizes(graph), accepted=current.accepted)
+    improved, sizes = to_dataset(data, current), _sizes(graph)
+    return Result(improved, history, training, errors, sizes, None, current.accepted, seconds)
 
 
 def _improve_optimally(
@@ -251,14 +255,15 @@ def _improve_optimally(
     plan = solve(problem, config.optimal, around, setup.tell("plan"))
     recorded = recorded_values(problem, config.optimal)
     composed, entry, best = _compose(setup, original(data, problem.graph), plan, end)
-    history = [{"iteration": 1, **entry, "seconds": time.monotonic() - begin}]
+    seconds = [time.monotonic() - begin]
     sizes = _sizes(graph) | {
         "rounds": plan.rounds,
         "residual": plan.residual,
         "recorded_value": float(recorded[data.row[data.start[:-1]]].mean()),
         "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
     }
-    return Result(to_dataset(data, composed), history, training, errors, sizes, best, composed.accepted)
+    history, improved = [{"iteration": 1, **entry}], to_dataset(data, composed)
+    return Result(improved, history, training, errors, sizes, best, composed.accepted, seconds)
 
 
 def _sizes(graph: Graph) -> dict[str, float]:
