@@ -1,4 +1,4 @@
-"""InputError: the one exception for errors that a user can cause and correct."""
+"""Errors: InputError for what a user can cause and correct, InvariantError for results that must not be."""
 
 
 class InputError(Exception):
@@ -7,3 +7,7 @@ class InputError(Exception):
     def within(self, place: object) -> "InputError":
         """Return the same error with `place`, such as a file name, in front of its message."""
         return InputError(f"{place}: {self}")
+
+
+class InvariantError(Exception):
+    """A result breaks what must always hold: a defect of trajstitch or of a caller's own model; exit code 1."""

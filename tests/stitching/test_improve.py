@@ -258,6 +258,7 @@ def test_a_run_directory_holds_everything(world, finished):
     assert result.dataset.returns.mean() > world.returns.mean()
     names = {path.name for path in run.path.iterdir()}
     wanted = {"config.json", "metrics.jsonl", "improved.hdf5", "seams.npz", "result.json", "report.html", "stages"}
+    wanted |= {"timings.json"}
     assert wanted == names
     assert load(run.path / "improved.hdf5").fingerprint == result.dataset.fingerprint
     assert load(run.path / "improved.hdf5").seams is not None

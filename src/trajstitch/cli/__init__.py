@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -104,5 +103,7 @@ def _run(arguments: list[str]) -> int:
         print("trajstitch: stopped", file=sys.stderr)
         return 130
     if command.json:
-        print(json.dumps(result), flush=True)
+        from trajstitch.storage.atomic import json_text
+
+        print(json_text(result), flush=True)
     return 0

@@ -60,6 +60,7 @@ class Evaluate(Command):
     def _score_run(self) -> dict[str, Any]:
         from trajstitch.jobs.run_dir import Run
         from trajstitch.jobs.score import ScoreConfig, score_run
+        from trajstitch.storage.lock import holding
 
         if self.stochastic:
             raise InputError("--stochastic is for a policy file; give RUN/policy.npz")
@@ -70,7 +71,7 @@ class Evaluate(Command):
             )
         env, physics = self._simulator(run.settings()["data"]["info"])
         scoring = ScoreConfig(env, physics, self.episodes, 10_000 + self.seed, self.env_horizon)
-        with bar("evaluating", self.quiet) as tell:
+        with holding(run.path), bar("evaluating", self.quiet) as tell:
             scored = score_run(run, scoring, tell)
         reached, steps = scored.step[-1], run.settings()["config"]["fit"]["steps"]
         title = self.policy if reached == steps else f"{self.policy}, unfinished at step {reached:,} of {steps:,},"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from trajstitch.data import Bool, Dataset, Float, Info, Seams, check_finite, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.hdf5 import writing
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("next_observations", "timeouts", "weights")
@@ -56,16 +57,12 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
     """Write D4RL's layout, uncompressed, with `info` as attributes of the file."""
     import h5py
 
-    with replacing(target, overwrite) as part:
-        try:
-            with h5py.File(part, "w") as file:
-                for name, array in to_table(data).items():
-                    file.create_dataset(name, data=array)
-                for name, array in data.seams.arrays().items() if data.seams else ():
-                    file.create_dataset(f"seams/{name}", data=array)
-                file.attrs.update(data.info)
-        except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
-            raise OSError(str(error)) from error
+    arrays = to_table(data)
+    arrays |= {f"seams/{name}": array for name, array in data.seams.arrays().items()} if data.seams else {}
+    with replacing(target, overwrite) as part, writing(part) as sink, h5py.File(sink, "w") as file:
+        for name, array in sink.watch(arrays.items()):
+            file.create_dataset(name, data=array)
+        file.attrs.update(data.info)
 
 
 def to_table(data: Dataset) -> dict[str, NDArray[Any]]:

@@ -17,7 +17,6 @@ import http.client
 import json
 import os
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,18 +24,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import d4rl
 from trajstitch.progress import Tell
 from trajstitch.storage.atomic import write_json, write_text
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from trajstitch.storage.lock import try_lock
 
 _D4RL_URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 _ENV_ID = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4", "walker2d": "Walker2d-v4", "ant": "Ant-v4"}
@@ -336,7 +331,7 @@ def _locked(target: Path, tell: Tell, patience: Patience) -> Iterator[None]:
         # Wait as long as all tries of the other process may take; start again whenever bytes arrive.
         limit = patience.tries * patience.stall + patience.wait * 2**patience.tries
         since, size = time.monotonic(), _size(part)
-        while not _try_lock(file):
+        while not try_lock(file):
             known = _read_version(part)
             tell(size, known.length if known else 0, f"another process downloads {target.name}")
             time.sleep(0.1)
@@ -348,22 +343,3 @@ def _locked(target: Path, tell: Tell, patience: Patience) -> Iterator[None]:
                     "and run this again"
                 )
         yield
-
-
-if sys.platform == "win32":
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

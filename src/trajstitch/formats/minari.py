@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from trajstitch.data import Dataset, Float, Info, Int, check_finite, check_weight_values, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell
-from trajstitch.storage.atomic import replacing
+from trajstitch.storage.atomic import remove, replacing
+from trajstitch.storage.hdf5 import writing
 
 Column = tuple[str, ...]  # path to an array of an episode, such as ("observations", "achieved_goal")
 Space = Mapping[str, Any]  # as Minari writes it in metadata.json
@@ -77,8 +78,8 @@ def write(data: Dataset, name: str, overwrite: bool = False) -> None:
             minari.MinariDataset(part / "data")
         except Exception as error:  # whatever loading it would raise later is raised now
             raise InputError(f"{name}: Minari cannot load this ({error}); correct data.info") from error
-    if by_id and "/" in dataset_id:
-        _make_namespace(dataset_id.rpartition("/")[0])
+        if by_id and "/" in dataset_id:
+            _make_namespace(dataset_id.rpartition("/")[0])
 
 
 # -- finding ---------------------------------------------------------------------------------------------------
@@ -449,17 +450,19 @@ def _write_episodes(data: Dataset, dataset_id: str, folder: Path) -> None:
     storage_type = importlib.import_module("minari.dataset.minari_storage").MinariStorage
     folder.mkdir(parents=True)
     low, high = _action_bounds(data)
-    try:
-        storage = storage_type.new(
-            folder,
-            observation_space=Box(-np.inf, np.inf, (data.obs_dim,), np.float32),
-            action_space=Box(low, high, dtype=np.float32),
-            data_format="hdf5",
-        )
-        storage.update_metadata(_metadata(data.info, dataset_id))
-        storage.update_episodes(_buffers(data))
-    except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
-        raise OSError(str(error)) from error
+    storage = storage_type.new(
+        folder,
+        observation_space=Box(-np.inf, np.inf, (data.obs_dim,), np.float32),
+        action_space=Box(low, high, dtype=np.float32),
+        data_format="hdf5",
+    )
+    storage.update_metadata(_metadata(data.info, dataset_id))
+    file = storage._file_path
+    file.unlink()
+    with writing(file) as sink:
+        h5py.File(sink, "w", track_order=True).close()
+        storage._file_path = sink  # Minari hands it to h5py, which takes a file in place of a path
+        storage.update_episodes(sink.watch(_buffers(data)))
 
 
 def _buffers(data: Dataset) -> Iterable[Any]:
@@ -518,4 +521,8 @@ def _make_namespace(namespace: str) -> None:
     """Register the folders above a data set as a Minari namespace."""
     module = importlib.import_module("minari.namespace")
     if namespace not in module.list_local_namespaces():
-        module.create_namespace(namespace)
+        try:
+            module.create_namespace(namespace)
+        except OSError:
+            remove(_root() / namespace / module.NAMESPACE_METADATA_FILENAME)
+            raise

@@ -12,6 +12,7 @@ from trajstitch.formats import ENDINGS
 from trajstitch.jobs.run_dir import Run
 from trajstitch.report import with_audit
 from trajstitch.storage.atomic import write_json, write_text
+from trajstitch.storage.lock import holding
 from trajstitch.version import versions
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ def write_audit(found: Audit, target: Path) -> dict[str, Any]:
 
 def audit_into_run(run: Run, found: Audit) -> None:
     """Write audit.json of a run, and its section into report.html."""
-    stored = write_audit(found, run.path / "audit.json")
-    report = run.path / "report.html"
-    if report.exists():
-        write_text(report, with_audit(report.read_text(), stored))
+    with holding(run.path):
+        stored = write_audit(found, run.path / "audit.json")
+        report = run.path / "report.html"
+        if report.exists():
+            write_text(report, with_audit(report.read_text(), stored))
 
 
 def stored_audit(run: Run, improved: Dataset) -> dict[str, Any] | None:

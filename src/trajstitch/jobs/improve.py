@@ -8,6 +8,7 @@ plan.*                 of the planner optimal: the best step from every state, t
 seams.npz              the seams table alone
 weigh/                 the critics that weighed the improved data, if asked for (see jobs/weigh.py)
 result.json            what was done: iterations, model errors, sizes of the graph
+timings.json           how long each iteration took; apart, because no two runs take the same time
 report.html            all of it as a page to read
 audit.json             what `trajstitch audit` found; the page shows it too
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, save
 from trajstitch.formats.npz import save_seams
-from trajstitch.jobs.run_dir import Run
+from trajstitch.jobs.run_dir import Run, read_stored
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods.weigh import Weigh
 from trajstitch.policies.policy import Policy, acting, fingerprint_of
@@ -33,8 +33,9 @@ from trajstitch.progress import Tell, silent
 from trajstitch.stitching.current import just_make
 from trajstitch.stitching.improve import Improve, Models, Result, check_data
 from trajstitch.stitching.improve import improve as stitch
-from trajstitch.storage.atomic import write_json, write_text
+from trajstitch.storage.atomic import write_json, write_json_lines, write_text
 from trajstitch.storage.serialise import read_note, restore, store
+from trajstitch.version import __version__
 
 if TYPE_CHECKING:
     from trajstitch.evaluation.scores import Scores  # which loads the simulator
@@ -111,19 +112,19 @@ def improve_run(
     }
     if policy is not None:
         asked["policy"] = fingerprint_of(policy)
-    run = Run.open(out, asked, overwrite, inputs)
-    stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
-    if policy is not None:  # no stage depends on it
-        models = dataclasses.replace(models or Models(), policy=acting(policy))
-    result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
-    if weigh is not None:
-        _write(run, result, ending)  # so that nothing is lost if weighing fails
-        _, weighed, _ = weigh_run(
-            result.dataset, weigh, run.path / "weigh", seed=seed, overwrite=True, tell=tell("weights")
-        )
-        result = dataclasses.replace(result, dataset=weighed)
-    _write(run, result, ending)
-    write_report(run, data, result)
+    with Run.working(out, asked, overwrite, inputs) as run:
+        stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
+        if policy is not None:  # no stage depends on it
+            models = dataclasses.replace(models or Models(), policy=acting(policy))
+        result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
+        if weigh is not None:
+            _write(run, result, ending)  # so that nothing is lost if weighing fails
+            _, weighed, _ = weigh_run(
+                result.dataset, weigh, run.path / "weigh", seed=seed, overwrite=True, tell=tell("weights")
+            )
+            result = dataclasses.replace(result, dataset=weighed)
+        _write(run, result, ending)
+        write_report(run, data, result)
     return run, result
 
 
@@ -135,13 +136,17 @@ class Stages:
         self.chain = hashlib.blake2b(f"{fingerprint} {seed}".encode(), digest_size=16)
 
     def __call__(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the stored result of a stage, or call `make` and store what it returns."""
+        """Return the stored result of a stage, or call `make` and store what it returns.
+
+        A stage of other data, settings or another version of trajstitch is not used, but made again.
+        """
         self.chain.update(f"{name} {key!r}".encode())
         file = self.path / f"{name.replace(' ', '-')}.npz"
-        if read_note(file) == self.chain.hexdigest():
-            return restore(file)
-        made = make()
-        store(made, file, self.chain.hexdigest())
+        note = f"{__version__} {self.chain.hexdigest()}"
+        made = read_stored(file, lambda file: restore(file) if read_note(file) == note else None, None)
+        if made is None:
+            made = make()
+            store(made, file, note)
         return made
 
 
@@ -155,11 +160,12 @@ def _write(run: Run, result: Result, ending: str) -> None:
         for name, history in result.training.items()
         for step, train, held_out in zip(*history, strict=True)
     ]
-    write_text(run.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_json_lines(run.path / "metrics.jsonl", lines)
     write_json(
         run.path / "result.json",
         {"iterations": result.history, "model_errors": result.errors, "graph": result.graph},
     )
+    write_json(run.path / "timings.json", {"iterations": result.seconds})
 
 
 def write_report(run: Run, data: Dataset, result: Result, scores: Mapping[str, Scores] | None = None) -> Path:

@@ -12,12 +12,14 @@ policy-best.npz   the best checkpoint of each seed
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +28,15 @@ from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
-from trajstitch.storage.archive import read_arrays, write_arrays
-from trajstitch.storage.atomic import check_apart, remove, replacing, write_json
-from trajstitch.storage.serialise import restore, store
+from trajstitch.storage.archive import INFO, read_arrays, write_arrays
+from trajstitch.storage.atomic import check_apart, json_text, remove, write_json, write_json_lines
+from trajstitch.storage.lock import NAME as LOCK
+from trajstitch.storage.lock import holding
+from trajstitch.storage.serialise import read_note, restore, store
 from trajstitch.version import versions
 
+LOG = logging.getLogger("trajstitch")
+T = TypeVar("T")
 _CHECKPOINTS = "[0-9]" * 9 + ".npz"  # files of the folder checkpoints
 # Everything a run writes besides config.json; overwriting a run removes these and nothing else.
 _WRITTEN = (
@@ -45,12 +51,14 @@ _WRITTEN = (
     *(f"{name}{ending}" for name in ("improved", "plan") for ending in ENDINGS),
     "seams.npz",
     "result.json",
+    "timings.json",
     "report.html",
     "audit.json",
     "appraisal.npz",
     *(f"weigh/{name}" for name in ("config.json", "metrics.jsonl", "state.npz", "appraisal.npz")),
-    ".*.part",  # what a killed run was writing
-    "*/.*.part",
+    "*.damaged",  # what could not be read and was made again
+    "*/*.damaged",
+    *(_PARTS := (".*.part", "*/.*.part")),  # what a killed run was writing
 )
 # Settings by their names in version 0.1.0.
 _RENAMED = {
@@ -71,15 +79,26 @@ class Run:
     path: Path
 
     @staticmethod
+    @contextmanager
+    def working(
+        path: str | Path, config: dict[str, Any], overwrite: bool = False, inputs: Sequence[str] = ()
+    ) -> Iterator[Run]:
+        """Open a run as `open` does, and keep every other process from working in it inside the block."""
+        run = Run(Path(path))
+        run._check_place(inputs)
+        with holding(run.path):
+            run = Run.open(path, config, overwrite, inputs)
+            run._clear(_PARTS)
+            yield run
+
+    @staticmethod
     def open(path: str | Path, config: dict[str, Any], overwrite: bool = False, inputs: Sequence[str] = ()) -> Run:
         """Start a run, or continue one with the same settings; other settings need `overwrite`.
 
         Overwriting removes what a run wrote and nothing else; `inputs` must not lie in the directory.
         """
-        check_apart(inputs, path)
         run = Run(Path(path))
-        if run.path.exists() and not run.path.is_dir():
-            raise InputError(f"{path} is a file, not a run directory; choose another name")
+        run._check_place(inputs)
         if run._is_ours():
             if _completed(run.settings(), asked := json.loads(json.dumps(config))) == asked:
                 return run
@@ -89,8 +108,6 @@ class Run:
                 raise InputError(
                     f"{path} holds a run with other settings or data; choose another name or pass --overwrite"
                 )
-        elif run.path.exists() and any(run.path.iterdir()):
-            raise InputError(f"{path} exists and is not a run of trajstitch; choose another name")
         run._clear()
         write_json(run._config, {"settings": config, "versions": versions()})
         return run
@@ -105,6 +122,14 @@ class Run:
             )
         return run
 
+    def _check_place(self, inputs: Sequence[str]) -> None:
+        """Raise InputError if the directory would touch an input, or is something else than a run."""
+        check_apart(inputs, self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file, not a run directory; choose another name")
+        if self.path.exists() and not self._is_ours() and any(file.name != LOCK for file in self.path.iterdir()):
+            raise InputError(f"{self.path} exists and is not a run of trajstitch; choose another name")
+
     @property
     def _config(self) -> Path:
         return self.path / "config.json"
@@ -116,9 +141,9 @@ class Run:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def _clear(self) -> None:
+    def _clear(self, patterns: Sequence[str] = _WRITTEN) -> None:
         """Remove what a run wrote except config.json, which marks the directory as a run."""
-        for pattern in _WRITTEN:
+        for pattern in patterns:
             for file in self.path.glob(pattern):
                 remove(file)
         for folder in ("checkpoints", "scores", "stages", "weigh"):
@@ -146,27 +171,41 @@ class Run:
         """Return the steps of all checkpoints, in order."""
         return sorted(int(file.stem) for file in (self.path / "checkpoints").glob(_CHECKPOINTS))
 
+    @property
+    def identity(self) -> str:
+        """Hash of the settings; what belongs to this run alone is marked with it."""
+        return hashlib.blake2b(json_text(self.settings()).encode(), digest_size=16).hexdigest()
+
     def save_state(self, state: Any) -> None:
         """Store a training state to continue from."""
         leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-        write_arrays(self.path / "state.npz", leaves, {}, overwrite=True)
+        write_arrays(self.path / "state.npz", leaves, {"run": self.identity}, overwrite=True)
 
     def load_state(self, like: Any) -> Any:
-        """Return the stored training state, or `like` (the fresh one) if there is none."""
-        file = self.path / "state.npz"
-        if not file.exists():
-            return like
-        arrays = read_arrays(file)
+        """Return the stored training state, or `like` (the fresh one) if there is none of this run."""
         leaves, structure = jax.tree.flatten(like)
-        return jax.tree.unflatten(structure, [jnp.asarray(arrays[f"leaf{i}"]) for i in range(len(leaves))])
+
+        def read(file: Path) -> Any:
+            arrays = read_arrays(file)
+            check_owner(json.loads(str(arrays[INFO])).get("run"), self.identity)
+            stored = [arrays[f"leaf{i}"] for i in range(len(leaves))]
+            if [array.shape for array in stored] != [leaf.shape for leaf in leaves]:
+                raise InputError("its arrays do not have the shapes of this method's")
+            return jax.tree.unflatten(structure, [jnp.asarray(array) for array in stored])
+
+        return read_stored(self.path / "state.npz", read, like)
 
     def prepared(self, prepare: Callable[[], Any]) -> Any:
         """Return what `prepare` makes: call it the first time and store the result, later read it back."""
         file = self.path / "prepared.npz"
-        if file.exists():
+
+        def read(file: Path) -> Any:
+            check_owner(read_note(file), self.identity)
             return restore(file)
-        if (made := prepare()) is not None:
-            store(made, file)
+
+        made = read_stored(file, read, None)
+        if made is None and (made := prepare()) is not None:
+            store(made, file, self.identity)
         return made
 
     def forget_state(self) -> None:
@@ -179,13 +218,37 @@ class Run:
     def record(self, step: int, **metrics: Any) -> None:
         """Append to metrics.jsonl; lines of this step or later, left by a killed run, are removed."""
         lines = [line for line in self.metrics() if line["step"] < step] + [{"step": step, **metrics}]
-        with replacing(self.path / "metrics.jsonl", overwrite=True) as part:
-            part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_json_lines(self.path / "metrics.jsonl", lines)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all recorded lines."""
         file = self.path / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def read_stored(file: Path, read: Callable[[Path], T], default: T) -> T:
+    """Return what `read` makes of a file of a run, or `default` if there is no such file.
+
+    A file that cannot be read is named and set aside under another name, so that what it held is made again.
+    """
+    if not file.exists():
+        return default
+    try:
+        return read(file)
+    except MemoryError:
+        raise
+    except Exception as error:  # damage causes errors of many kinds
+        aside = file.with_name(f"{file.name}.damaged")
+        file.replace(aside)
+        why = " ".join(str(error).split()) or type(error).__name__
+        LOG.warning("%s: cannot be used (%s); set aside as %s, and made again", file, why, aside.name)
+        return default
+
+
+def check_owner(mark: str | None, identity: str) -> None:
+    """Raise InputError if a file is marked with another run; files of older versions have no mark."""
+    if mark and mark != identity:
+        raise InputError("it was made with other settings or from other data")
 
 
 def _job(settings: dict[str, Any]) -> str:

@@ -73,15 +73,15 @@ def train_run(
     }
     if improved is not None:
         settings_asked["improved"] = {"fingerprint": improved.fingerprint}
-    run = Run.open(out, settings_asked, overwrite, inputs)
-    last = run.path / "policy.npz"
-    if not last.exists():
-        _train(run, config, data, improved, range(seed, seed + seeds), every, scoring, tell)
-        save_policy(load_policy(run.checkpoint(config.fit.steps)), last, data.info)
-    run.forget_state()
-    scored = score_run(run, scoring, tell) if scoring else None
-    if scored:
-        save_policy(best_policies(run, scored), run.path / "policy-best.npz", data.info, overwrite=True)
+    with Run.working(out, settings_asked, overwrite, inputs) as run:
+        last = run.path / "policy.npz"
+        if not last.exists():
+            _train(run, config, data, improved, range(seed, seed + seeds), every, scoring, tell)
+            save_policy(load_policy(run.checkpoint(config.fit.steps)), last, data.info)
+        run.forget_state()
+        scored = score_run(run, scoring, tell) if scoring else None
+        if scored:
+            save_policy(best_policies(run, scored), run.path / "policy-best.npz", data.info, overwrite=True)
     return run, scored
 
 

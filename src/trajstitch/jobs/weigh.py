@@ -9,15 +9,17 @@ appraisal.npz      what the critics say of every step and state; another tempera
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from trajstitch.data import Dataset
-from trajstitch.jobs.run_dir import Run, numbers
+from trajstitch.jobs.run_dir import Run, check_owner, numbers, read_stored
 from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.weigh import Appraisal, Weigh, appraise, start_critics, train_critics, weigh_by
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import read_arrays, reading, write_arrays
+from trajstitch.storage.archive import INFO, read_arrays, write_arrays
 
 _CHECKS = 20  # times that progress is recorded
 _AFTER_TRAINING = ("effective_share", "temperature", "gae_lambda")  # settings that need no other critics
@@ -80,23 +82,33 @@ def weigh_run(
     config.check(data)
     trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
     asked = {"job": "weigh", "config": trained, "seed": seed, "data": {"fingerprint": data.steps_fingerprint}}
-    run = Run.open(out, asked, overwrite, inputs)
-    file = run.path / "appraisal.npz"
-    if not file.exists():
-        table = scaled_steps(data)
-        state = run.load_state(start_critics(table, config, seed))
-        for reached, mean in train_critics(table, config, state, seed, _every(config)):
-            state = reached
-            tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
-            run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
-            run.save_state(state)  # last, so that everything up to its step is on disk
-        appraisal = appraise(state.model, data)
-        write_arrays(file, {"advantage": appraisal.advantage, "value": appraisal.value}, {})
-    run.forget_state()
-    with reading(file):
-        stored = read_arrays(file)
-        appraisal = Appraisal(stored["advantage"], stored["value"])
+    with Run.working(out, asked, overwrite, inputs) as run:
+        file = run.path / "appraisal.npz"
+        appraisal = read_stored(file, partial(_read_appraisal, run), None)
+        if appraisal is None:
+            appraisal = _train_and_appraise(run, data, config, seed, tell)
+            arrays = {"advantage": appraisal.advantage, "value": appraisal.value}
+            write_arrays(file, arrays, {"run": run.identity}, overwrite=True)
+        run.forget_state()
     return run, weigh_by(data, appraisal, config), appraisal
+
+
+def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell: Tell) -> Appraisal:
+    """Train the critics from the last check on, and ask them."""
+    table = scaled_steps(data)
+    state = run.load_state(start_critics(table, config, seed))
+    for reached, mean in train_critics(table, config, state, seed, _every(config)):
+        state = reached
+        tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
+        run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
+        run.save_state(state)  # last, so that everything up to its step is on disk
+    return appraise(state.model, data)
+
+
+def _read_appraisal(run: Run, file: Path) -> Appraisal | None:
+    stored = read_arrays(file)
+    check_owner(json.loads(str(stored[INFO])).get("run"), run.identity)
+    return Appraisal(stored["advantage"], stored["value"])
 
 
 def _every(config: Weigh) -> int:

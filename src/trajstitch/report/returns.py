@@ -101,10 +101,9 @@ def show_iterations(original: Dataset, history: Sequence[Mapping[str, Any]]) -> 
         "seams": "distinct seams",
         "repeated_states": "repeats",
         "at_max_length": "at maximum length",
-        "seconds": "seconds",
     }
     given = [original.returns.mean(), original.returns.std(), original.transitions]
-    rows = [["original", "", *map(number, given), *[""] * 5]]
+    rows = [["original", "", *map(number, given), *[""] * 4]]
     rows += [
         [str(k), *(number(entry.get(name, "")) for name in names)]
         for k, entry in zip(iteration, entries, strict=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, Int, Seams, count_revisits
+from trajstitch.data import Bool, Dataset, Float, Int, Seams, count_revisits
 from trajstitch.progress import Tell
 from trajstitch.stitching.edges import Edges
 from trajstitch.stitching.graph import Graph
@@ -37,6 +37,16 @@ class Pairs:
         return Pairs(*(np.concatenate([getattr(self, name), getattr(more, name)]) for name in names))
 
 
+class Accepted(NamedTuple):
+    """The X trajectories that one iteration replaced, and what was compared: of the old ones and of the new."""
+
+    trajectory: Int  # [X]
+    total: NDArray[np.float64]  # [2, X] returns
+    length: Int  # [2, X]
+    terminal: Bool  # [2, X]
+    value: NDArray[np.float64]  # [2, X] of the last states
+
+
 @dataclass(frozen=True, eq=False)
 class Current:
     """The current data between two iterations."""
@@ -44,6 +54,7 @@ class Current:
     graph: Graph
     pairs: Pairs
     paths: Paths
+    accepted: tuple[Accepted, ...] = ()  # one entry per iteration so far
 
 
 Stage = Callable[[str, Any, Callable[[], Any]], Any]  # (name, settings, make) -> result of make(), perhaps stored
@@ -71,7 +82,7 @@ def accept(
 ) -> tuple[Current, dict[str, Any]]:
     """Replace the trajectories for which the new ones are better; return the data and the history's entry."""
     config, pairs, old = setup.config, current.pairs, current.paths
-    before, after = old.sums(pairs.reward), new.sums(pairs.reward)
+    before, after = total = old.sums(pairs.reward), new.sums(pairs.reward)
     if (ends := ends_of(setup, value)) is not None:
         before, after = (
             total + ends.worth(_last_rows(current.graph, paths), paths.terminal, length, total / length)
@@ -81,7 +92,14 @@ def accept(
     accepted = after > before + config.accept * np.abs(before)
     if config.max_changes is not None:
         accepted &= new.sums(np.arange(len(pairs.reward)) >= setup.data.transitions) <= config.max_changes
-    merged = dataclasses.replace(current, paths=_merge(old, new, accepted))
+    entry = Accepted(
+        np.flatnonzero(accepted),
+        np.stack(total)[:, accepted],
+        np.stack([np.diff(paths.start) for paths in (old, new)])[:, accepted],
+        np.stack([old.terminal, new.terminal])[:, accepted],
+        np.stack([value[_last_rows(current.graph, paths)] for paths in (old, new)])[:, accepted],
+    )
+    merged = dataclasses.replace(current, paths=_merge(old, new, accepted), accepted=(*current.accepted, entry))
     return merged, _entry(setup, merged, int(accepted.sum()))
 
 

@@ -32,6 +32,7 @@ from trajstitch.models.value import Value, ValueConfig, train_value
 from trajstitch.models.world_model import train_action_dynamics
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.current import (
+    Accepted,
     Current,
     Setup,
     Stage,
@@ -49,6 +50,7 @@ from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphCo
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
 from trajstitch.stitching.held import HeldConfig, HeldPlanner
 from trajstitch.stitching.imagined import imagined_data
+from trajstitch.stitching.invariants import check_result
 from trajstitch.stitching.model_calls import (
     _BLOCK,
     InverseModel,
@@ -166,6 +168,8 @@ class Result:
     # Of the planner optimal: the best step from every state, as pieces of trajectories, with weights by how often
     # planned walks from the starts make it.
     plan: Dataset | None = None
+    accepted: tuple[Accepted, ...] = ()  # which trajectories each iteration replaced, and what was compared
+    seconds: list[float] = field(default_factory=list)  # that each iteration took
 
     @property
     def seams(self) -> Seams:
@@ -208,7 +212,9 @@ def improve(
         "held": _improve_held,
         "policy": _improve_by_policy,
     }[config.planner]
-    return planner(setup, models, training, errors)
+    result = planner(setup, models, training, errors)
+    check_result(data, result, config, own_actions=bool(models.inverse or models.world))
+    return result
 
 
 def _improve_greedily(
@@ -222,6 +228,7 @@ def _improve_greedily(
     )
     current = original(data, graph)
     history: list[dict[str, Any]] = []
+    seconds: list[float] = []
     value = models.value
     for k in range(config.iterations):
         if not len(current.graph.landing):
@@ -230,10 +237,12 @@ def _improve_greedily(
         if models.value is None:
             value, training[f"value {k + 1}"] = _fit_value(setup, current, k, value)
         current, entry = iterate(setup, current, k, value)
-        history.append({"iteration": k + 1, **entry, "seconds": time.monotonic() - begin})
+        history.append({"iteration": k + 1, **entry})
+        seconds.append(time.monotonic() - begin)
         if not entry["accepted"]:
             break
-    return Result(to_dataset(data, current), history, training, errors, _sizes(graph))
+    improved, sizes = to_dataset(data, current), _sizes(graph)
+    return Result(improved, history, training, errors, sizes, None, current.accepted, seconds)
 
 
 def _improve_optimally(
@@ -264,14 +273,15 @@ def _improve_optimally(
     plan = solve(problem, config.optimal, around, setup.tell("plan"))
     recorded = recorded_values(problem, config.optimal)
     composed, entry, best = _compose(setup, original(data, problem.graph), plan, end)
-    history = [{"iteration": 1, **entry, "seconds": time.monotonic() - begin}]
+    seconds = [time.monotonic() - begin]
     sizes = _sizes(graph) | {
         "rounds": plan.rounds,
         "residual": plan.residual,
         "recorded_value": float(recorded[data.row[data.start[:-1]]].mean()),
         "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
     }
-    return Result(to_dataset(data, composed), history, training, errors, sizes, best)
+    history, improved = [{"iteration": 1, **entry}], to_dataset(data, composed)
+    return Result(improved, history, training, errors, sizes, best, composed.accepted, seconds)
 
 
 def _improve_held(setup: Setup, models: Models, training: dict[str, History], errors: dict[str, float]) -> Result:
@@ -292,7 +302,8 @@ def _improve_held(setup: Setup, models: Models, training: dict[str, History], er
         "recorded_value": recorded,
         "planned_value": planned,
     }
-    return Result(made, [_imagined_entry(made, begin)], training, errors, sizes)
+    seconds = [time.monotonic() - begin]
+    return Result(made, [_imagined_entry(made)], training, errors, sizes, seconds=seconds)
 
 
 def _improve_by_policy(
@@ -304,10 +315,11 @@ def _improve_by_policy(
     begin = time.monotonic()
     finder, tell = setup.edges.finder, setup.tell("follow")
     made = imagined_data(setup.data, follow_policy(finder, models.policy, setup.config.follow, setup.seed, tell))
-    return Result(made, [_imagined_entry(made, begin)], training, errors)
+    seconds = [time.monotonic() - begin]
+    return Result(made, [_imagined_entry(made)], training, errors, seconds=seconds)
 
 
-def _imagined_entry(made: Dataset, begin: float) -> dict[str, Any]:
+def _imagined_entry(made: Dataset) -> dict[str, Any]:
     """Return the history's entry for imagined data."""
     return {
         "iteration": 1,
@@ -316,7 +328,6 @@ def _imagined_entry(made: Dataset, begin: float) -> dict[str, Any]:
         "return_std": float(made.returns.std()),
         "steps": made.transitions,
         "imagined_steps": made.transitions,
-        "seconds": time.monotonic() - begin,
     }
 
 
@@ -476,7 +487,8 @@ def apply(
     pair = proposal.pair.copy()
     pair[stitched] = data.transitions + order[np.searchsorted(existing, step, sorter=order)]
     new = Paths(pair, proposal.start, proposal.terminal)
-    return accept(setup, Current(larger, current.pairs.extended(made), current.paths), new, value)
+    grown = dataclasses.replace(current, graph=larger, pairs=current.pairs.extended(made))
+    return accept(setup, grown, new, value)
 
 
 # -- the planner optimal -----------------------------------------------------------------------------------------

@@ -1,47 +1,86 @@
-"""Atomic writes: a file or folder is written beside its target, then renamed: it appears whole or not at all."""
+"""Atomic writes: a file or folder is written beside its target, then renamed: it appears whole or not at all.
+
+Before the rename its bytes are on the disk (fsync), so this holds after a power cut too.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from trajstitch.errors import InputError
 
+PARTS: set[Path] = set()  # what is being written now; whoever ends the process at once removes it
+
 
 @contextmanager
 def replacing(target: str | Path, overwrite: bool = False) -> Iterator[Path]:
     """Yield a path beside `target` to write a file or folder to; it replaces `target` when the block ends.
 
-    When the block fails, that path is removed and an older target stays unchanged.
+    When the block fails, that path and the folders made for it are removed and an older target stays unchanged.
     """
     target = Path(target).absolute()
     check_target(target, overwrite)
+    missing = [folder for folder in target.parents if not folder.exists()]  # the innermost first
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{target.parent}: cannot make this folder ({error.strerror})") from error
     part = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
+    PARTS.add(part)
     try:
-        try:
+        with reporting(target):
             yield part
+            _to_disk(part)
             _move(part, target)
-        except BaseException:
-            remove(part)
-            raise
+            _to_disk(target.parent, with_content=False)
+    except BaseException:
+        remove(part)
+        for folder in missing:
+            with suppress(OSError):  # someone has put something there
+                folder.rmdir()
+        raise
+    finally:
+        PARTS.discard(part)
+
+
+@contextmanager
+def reporting(target: Path) -> Iterator[None]:
+    """Turn what the operating system says inside the block into an InputError that names this output."""
+    try:
+        yield
     except OSError as error:
         if _disk_full(error):
             raise InputError(f"{target}: the disk is full; free some space and run it again") from error
         raise InputError(
             f"{target}: cannot be written ({error.strerror or error}); choose another place"
         ) from error
+
+
+def _to_disk(path: Path, with_content: bool = True) -> None:
+    """Wait until a file, or a folder with all it holds, is on the disk and not only in the system's memory."""
+    for inside in path.iterdir() if with_content and path.is_dir() else ():
+        _to_disk(inside)
+    try:
+        number = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return  # Windows opens no folders; there the rename itself is as safe as it gets
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot do this
+            raise
+    finally:
+        os.close(number)
 
 
 def write_text(target: Path, text: str) -> None:
@@ -52,7 +91,25 @@ def write_text(target: Path, text: str) -> None:
 
 def write_json(target: Path, value: Any) -> None:
     """Write readable JSON, replacing an older file in one rename."""
-    write_text(target, json.dumps(value, indent=2) + "\n")
+    write_text(target, json_text(value, indent=2) + "\n")
+
+
+def write_json_lines(target: Path, values: Iterable[Any]) -> None:
+    """Write one line of JSON per value, replacing an older file in one rename."""
+    write_text(target, "".join(json_text(value) + "\n" for value in values))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return strict JSON: nan and inf, which JSON lacks, become null."""
+    return json.dumps(_without_nan(value), indent=indent, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _without_nan(item) for name, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -99,14 +156,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _disk_full(error: OSError) -> bool:
-    """Recognise a full disk; HDF5 has the number only in its text, NumPy says how much it could not write."""
-    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    in_text = re.search(r"errno = (\d+)", str(error))
-    return (
-        error.errno in numbers
-        or (in_text is not None and int(in_text[1]) in numbers)
-        or re.search(r"\d+ requested and \d+ written", str(error)) is not None
-    )
+    """Recognise a full disk; NumPy has no error number, but says how much it could not write."""
+    without_number = re.search(r"\d+ requested and \d+ written", str(error))
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or without_number is not None
 
 
 def _move(part: Path, target: Path) -> None:

@@ -152,8 +152,8 @@ def run(
     """Train; every `every` steps, and at the end, yield the state and the mean of each metric [P] since then.
 
     Training ends after the learner's number of steps, or at step `until` where a further stage follows. Member p
-    samples from the table's `rows[p]`, by default from all, so members may learn from different data. A loss that
-    is no longer finite raises InputError.
+    samples from the table's `rows[p]`, by default from all, so members may learn from different data. A loss or a
+    weight that is no longer finite raises InputError; what was yielded before is sound.
     """
     on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items() if name != WEIGHT}
     keys, steps = _keys(seeds), until or learner.fit.steps
@@ -174,11 +174,22 @@ def run(
             counts.append(end - first)
             parts.append(metrics)
         mean = {name: np.average([part[name] for part in parts], 0, counts) for name in parts[0]}
-        if not np.isfinite(mean["loss"]).all():
-            raise InputError(
-                f"training diverged: the loss is {mean['loss']} after {int(state.step)} steps; lower the rate"
-            )
+        _check_sound(learner, state, mean["loss"])
         yield state, mean
+
+
+def _check_sound(learner: Learner, state: State, loss: NDArray[Any]) -> None:
+    """Raise InputError if the training has diverged: a loss or a weight is nan or inf."""
+    what = "" if np.isfinite(loss).all() else f"the loss is {loss}"
+    if not what:
+        weights = jax.tree.leaves(eqx.filter(state.model, eqx.is_inexact_array))
+        bad = sum(int((~np.isfinite(np.asarray(weight))).sum()) for weight in weights)
+        what = f"{bad:,} weights are not finite" if bad else ""
+    if what:
+        raise InputError(
+            f"training of {type(learner).__name__} diverged: {what} after {int(state.step)} steps; lower the rate "
+            f"(now {learner.fit.rate:g}), or scale rewards or states of extreme size"
+        )
 
 
 def _segments(begin: int, end: int, refresh_interval: int | None) -> Iterator[tuple[int, int]]:
