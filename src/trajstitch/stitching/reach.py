@@ -33,7 +33,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, Int
+from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
@@ -44,7 +44,6 @@ _TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
 _RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
-_CONSTANT = 1e-6  # a column with at most this std does not count
 _HOPEFUL = 2.0  # candidates that miss by up to this many tolerances are tried once more
 _TOLERANCES = (0.05, 0.4)  # least and largest tolerance unless one is given
 
@@ -92,8 +91,8 @@ class ReachFinder:
 
     def __init__(self, data: Dataset, model: WorldModel, config: ReachConfig, tell: Tell = silent) -> None:
         self.data, self.model, self.config, self.tell = data, model, config, tell
-        spread = data.obs.std(0, dtype=np.float64)
-        spread = np.where(spread > _CONSTANT, spread, np.inf)  # a constant column counts in no distance
+        states = Spread.of(data.obs)
+        spread = np.where(states.varies, states.std, np.inf)  # a constant column counts in no distance
         step = typical_step(data, spread)
         if not step > 0:
             raise InputError("half of all steps do not change the state, so a typical step is not known")
@@ -307,7 +306,7 @@ def _linearised(mean: Array, action: Array, shift: Array) -> Line:
     slope = (mean[1:] - mean[0]).transpose(1, 2, 0) / shift[:, None]
     square = jnp.einsum("bsa,bsc->bac", slope, slope)
     size = jnp.trace(square, axis1=1, axis2=2)[:, None, None] / action.shape[1]
-    ridge = (_RIDGE * size + 1e-12) * jnp.eye(action.shape[1])
+    ridge = jnp.where(size > 0, _RIDGE * size, 1.0) * jnp.eye(action.shape[1])
     return Line(mean[0], slope, jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1)), action)
 
 
