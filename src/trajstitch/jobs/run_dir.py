@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
-from trajstitch.storage.archive import read_arrays, write_arrays
+from trajstitch.storage.archive import read_arrays, reading, write_arrays
 from trajstitch.storage.atomic import check_apart, remove, replacing, write_json
 from trajstitch.storage.serialise import restore, store
 from trajstitch.version import versions
@@ -132,9 +132,12 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings the run was started with."""
-        config = json.loads(self._config.read_text())
-        settings: dict[str, Any] = config["settings"]
-        return _renamed(settings) if config["versions"]["trajstitch"] == "0.1.0" else settings
+        with reading(self._config):
+            config = json.loads(self._config.read_text())
+            settings: dict[str, Any] = config["settings"]
+            if not isinstance(settings, dict) or not isinstance(settings.get("config"), dict):
+                raise InputError("the settings of this run are damaged; choose another directory")
+            return _renamed(settings) if config["versions"]["trajstitch"] == "0.1.0" else settings
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
@@ -156,9 +159,13 @@ class Run:
         file = self.path / "state.npz"
         if not file.exists():
             return like
-        arrays = read_arrays(file)
         leaves, structure = jax.tree.flatten(like)
-        return jax.tree.unflatten(structure, [jnp.asarray(arrays[f"leaf{i}"]) for i in range(len(leaves))])
+        with reading(file):
+            arrays = read_arrays(file)
+            stored = [jnp.asarray(arrays[f"leaf{i}"]) for i in range(len(leaves))]
+            if any(a.shape != jnp.shape(b) for a, b in zip(stored, leaves, strict=True)):
+                raise InputError("this training state is of other sizes; delete it to train from the start")
+        return jax.tree.unflatten(structure, stored)
 
     def prepared(self, prepare: Callable[[], Any]) -> Any:
         """Return what `prepare` makes: call it the first time and store the result, later read it back."""
@@ -185,7 +192,15 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return all recorded lines."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        with reading(file):
+            return [_metric(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _metric(line: str) -> dict[str, Any]:
+    metric = json.loads(line)
+    if not isinstance(metric, dict) or not isinstance(metric.get("step"), int):
+        raise InputError("a line does not say of which step it is; delete the file")
+    return metric
 
 
 def _job(settings: dict[str, Any]) -> str:
