@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -108,7 +108,8 @@ class Dataset:
             if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
                 raise InputError(f"{name} must be a {ndim}-dimensional {dtype} array, not {_describe(array)}")
             object.__setattr__(self, name, _frozen(array))
-        object.__setattr__(self, "info", dict(self.info))
+        object.__setattr__(self, "info", _checked_info(self.info))
+        check_flags("terminal", self.terminal)
         _check_offsets(self)
         for name in ("obs", "action", "reward"):
             check_finite(name, getattr(self, name))
@@ -280,6 +281,7 @@ _FIELDS = (
     ("terminal", np.dtype(np.bool_), 1),
 )
 ARRAYS = tuple(name for name, _, _ in _FIELDS)  # those that every data set has
+ROUNDING = 2 * float(np.finfo(np.float32).eps)  # share of a number that float32 may change
 _MEAN_TOLERANCE = 1e-3  # weights whose mean is this near to 1 are taken as they are
 
 
@@ -360,6 +362,29 @@ def effective_steps(weight: Float) -> float:
     return float(double.sum() ** 2 / np.square(double).sum())
 
 
+class Spread(NamedTuple):
+    """How columns spread, whatever their units: a float32 column is constant if it varies by rounding alone."""
+
+    std: NDArray[np.float64]
+    size: NDArray[np.float64]  # largest absolute value
+
+    @staticmethod
+    def of(rows: NDArray[Any]) -> Spread:
+        """Compute the spread of these rows."""
+        size = np.maximum(np.max(rows, 0), -np.min(rows, 0)).astype(np.float64)
+        return Spread(np.std(rows, 0, dtype=np.float64), size)
+
+    @property
+    def varies(self) -> Bool:
+        """Which columns are not constant."""
+        return np.asarray(self.std > ROUNDING * self.size)
+
+    @property
+    def unit(self) -> NDArray[np.float64]:
+        """What each column is measured in: its std; of a constant one its size, or 1 if that is 0."""
+        return np.where(self.varies, self.std, np.where(self.size > 0, self.size, 1.0))
+
+
 def count_revisits(state: Int, start: Int) -> int:
     """Count the steps whose start state (a row number) was a start state earlier in the same trajectory."""
     visit = np.repeat(np.arange(len(start) - 1), np.diff(start)) * (state.max() + 1) + state
@@ -397,6 +422,27 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
     )
 
 
+def check_flags(name: str, array: NDArray[Any]) -> Bool:
+    """Return flags as bool; InputError if one is neither 0 nor 1, which the byte of a bool can be too."""
+    values = np.ascontiguousarray(array).view(np.uint8) if array.dtype == bool else array
+    if (odd := np.flatnonzero((values != 0) & (values != 1))).size:
+        raise InputError(
+            f"{name}[{odd[0]}] is {values.reshape(-1)[odd[0]]:g}, one of {len(odd)} flags that are none; "
+            f"{name} must hold only 0 and 1 (or false and true)"
+        )
+    return array.astype(bool, copy=False)
+
+
+def info_horizon(info: Info) -> int | None:
+    """Return the time limit of episodes that `info` names as env_horizon, or None; InputError if it is none."""
+    value = info.get("env_horizon")
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 1 <= value < 1e9 or value != int(value):
+        raise InputError(f"env_horizon in the file's info is {value!r}; it must be a number of steps, at least 1")
+    return int(value)
+
+
 def check_weight_values(name: str, array: NDArray[Any]) -> None:
     """Raise InputError if a weight is nan, inf or below 0; the message names the first one."""
     check_finite(name, array.astype(np.float64) if array.dtype.kind != "f" else array)
@@ -405,6 +451,18 @@ def check_weight_values(name: str, array: NDArray[Any]) -> None:
             f"{name}[{below[0]}] is {array[below[0]]:g}, one of {len(below)} weights below 0; "
             "correct them: a step that should not count has weight 0"
         )
+
+
+def _checked_info(info: Info) -> dict[str, str | int | float | bool]:
+    """Return `info` with Python's own numbers; InputError if an entry is none that every format can hold."""
+    checked = {k: v.item() if isinstance(v, np.generic) else v for k, v in dict(info).items()}
+    for name, value in checked.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | bool):
+            raise InputError(
+                f"info[{name!r}] is a {_describe(value)}; every entry needs a name and is a text, a number, true "
+                "or false: write it as text, or leave it out"
+            )
+    return checked
 
 
 def _check_offsets(data: Dataset) -> None:
@@ -433,6 +491,9 @@ def _check_offsets(data: Dataset) -> None:
 
 def _check_seams(seams: Seams, steps: int, many: int) -> None:
     for name, array in seams.arrays().items():
+        kinds = {"source": "iu", "target": "iu", "stitched": "b"}.get(name, "f")
+        if array.dtype.kind not in kinds:
+            raise InputError(f"seams {name} holds {array.dtype}, which it cannot be; the file is damaged")
         if array.shape != ((many,) if name == "return_before" else (steps,)):
             raise InputError(
                 f"seams {name} has shape {array.shape} for {steps} transitions in {many} trajectories"

@@ -8,6 +8,7 @@ import pytest
 from trajstitch.cli import main
 from trajstitch.cli.summary import show, summarise
 from trajstitch.data import normalised_weight
+from trajstitch.errors import InputError
 from trajstitch.evaluation.mazes import OWN
 from trajstitch.formats import load, save
 from worlds import random_dataset
@@ -17,6 +18,33 @@ def test_returns_that_differ_by_rounding_only(data):
     same_length = random_dataset(0, (5, 5, 5))
     nearly = replace(same_length, reward=np.full(15, 1 / 3, np.float32))
     assert sum(summarise(nearly)["return_histogram"]["counts"]) == 3
+
+
+@pytest.mark.parametrize("large", ["obs", "action", "reward"])
+@pytest.mark.parametrize("same", [False, True])
+def test_the_largest_numbers(capsys, large, same):
+    data = random_dataset(0, (5, 5, 5))
+    values = getattr(data, large)
+    huge = np.full_like(values, 3e38) if same else np.sign(values) * np.float32(3e38)
+    data = replace(data, **{large: huge}, info={"env_id": "Hopper-v5"})
+    summary = summarise(data)
+    assert np.isfinite(summary["return"]["std"])
+    assert np.isfinite(summary["action_saturation"]).all()
+    assert sum(summary["return_histogram"]["counts"]) == 3
+    show(data, summary, "x")
+
+
+@pytest.mark.parametrize(("low", "high"), [("a", 1.0), (1.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_reference_scores_that_are_none(data, low, high):
+    named = replace(data, info={"ref_min_score": low, "ref_max_score": high})
+    with pytest.raises(InputError, match="not two different numbers; correct them or leave them out"):
+        summarise(named)
+
+
+def test_counts_that_someone_else_wrote(data, capsys):
+    odd = replace(data, info={"dropped_steps": "many", "unmarked_cuts": float("nan"), "split_by": 3})
+    show(odd, summarise(odd), "x")
+    assert "episodes split by 3" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_numbers(data):

@@ -352,6 +352,45 @@ def test_npz_without_a_key_or_with_objects(tmp_path, data):
         load(tmp_path / "b.npz")
 
 
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": np.zeros(3), "y": np.zeros(3)}, "it holds x, y, none of which is an array of a data set"),
+        (
+            {"obs": np.zeros((3, 2)), "actions": np.zeros(3)},
+            "it holds actions, obs, but 'action' is missing; an npz of",
+        ),
+        ({"terminal": np.frombuffer(b"\2\0\0\1", bool)}, r"terminal\[0\] is 2, one of 1 flags that are none"),
+    ],
+)
+def test_an_npz_of_something_else(tmp_path, data, arrays, sentence):
+    ours = data.arrays() if "terminal" in arrays else {}
+    np.savez(tmp_path / "x.npz", **ours | arrays)
+    with pytest.raises(InputError, match=sentence):
+        load(tmp_path / "x.npz")
+
+
+def test_discrete_actions_are_named_as_such(hdf5):
+    with pytest.raises(InputError, match="actions are int64; only continuous"):
+        load(changed(hdf5, actions=np.zeros(17, int)))
+    with pytest.raises(InputError, match=r"actions has 1 dimensions \(17,\), not 2; give one vector per action"):
+        load(changed(hdf5, actions=np.zeros(17)))
+
+
+@pytest.mark.parametrize("value", [None, [1], b"x", {"a": 1}, 1j])
+def test_info_that_no_file_can_hold_is_refused_at_once(data, value):
+    with pytest.raises(InputError, match=r"info\['odd'\] is a .*text, a number, true or false"):
+        replace(data, info={"odd": value})
+
+
+def test_info_that_one_format_cannot_hold(data, tmp_path):
+    for value in ("x\0y", "\ud800", 1 << 80):
+        with pytest.raises(InputError, match=r"x\.hdf5: this format cannot hold the data or their info"):
+            save(replace(data, info={"odd": value}), tmp_path / "x.hdf5")
+    assert not list(tmp_path.iterdir())
+    assert replace(data, info={"one": np.float32(2)}).info == {"one": 2.0}
+
+
 def test_unknown_endings(tmp_path, data):
     (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(InputError, match=r"\.csv names no format"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import gc
 import json
+import os
 import sys
 import warnings
 from collections import OrderedDict
@@ -136,18 +138,35 @@ def test_arrays_are_minaris_in_float32() -> None:
         np.testing.assert_array_equal(trajectory.reward, buffer.rewards.astype(np.float32))
 
 
-def test_only_a_termination_in_the_last_step_is_terminal() -> None:
-    first, last, none = np.array([1, 0, 0], bool), np.array([0, 0, 1], bool), np.zeros(3, bool)
+def test_a_termination_ends_an_episode_and_a_truncation_cuts_it() -> None:
+    last, none = np.array([0, 0, 1], bool), np.zeros(3, bool)
     make(
         [
             episode(3, terminations=last),
             episode(3, truncations=last),
             episode(3, terminations=last, truncations=last),
-            episode(3, terminations=first),
             episode(3, terminations=none, truncations=none),
         ]
     )
-    assert read().terminal.tolist() == [True, False, True, False, False]
+    assert read().terminal.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_termination_inside_an_episode_splits_it(data_format: str) -> None:
+    make(
+        [
+            episode(2, terminations=np.array([1, 1], bool)),
+            episode(3),
+            episode(4, terminations=np.array([0, 1, 0, 0], bool)),
+        ],
+        data_format=data_format,
+    )
+    data = read()
+    assert data.length.tolist() == [1, 1, 3, 2, 2]
+    assert data.terminal.tolist() == [True, True, False, True, False]
+    assert data.info["split_terminations"] == 2
+    np.testing.assert_array_equal(data[0].obs[-1], data[1].obs[0])  # the state it led to begins the next one
+    np.testing.assert_array_equal(data[3].obs[-1], data[4].obs[0])
 
 
 def test_a_collected_environment() -> None:
@@ -395,10 +414,10 @@ def test_a_damaged_file(root: Path) -> None:
     make([episode(5)])
     path = root / "test" / "made-v0" / "data" / "main_data.hdf5"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"made-v0: data/main_data.hdf5 is missing or damaged"):
+    with pytest.raises(InputError, match=r"made-v0: data/main_data.hdf5: this HDF5 file is truncated or damaged"):
         read()
     path.unlink()
-    with pytest.raises(InputError, match=r"data/main_data.hdf5 is missing or damaged"):
+    with pytest.raises(InputError, match=r"data/main_data.hdf5 is missing; copy"):
         read()
 
 
@@ -416,6 +435,82 @@ def test_damaged_metadata(root: Path, change: Callable[[str], str], why: str) ->
     path = root / "test" / "made-v0" / "data" / "metadata.json"
     path.write_text(change(path.read_text()))
     with pytest.raises(InputError, match=why):
+        read()
+
+
+def test_missing_metadata_and_other_kinds(root: Path) -> None:
+    """Whatever entry is missing or of another kind, it is one sentence or does not matter."""
+    make([episode(5)])
+    path = root / "test" / "made-v0" / "data" / "metadata.json"
+    whole = json.loads(path.read_text())
+    for name in whole:
+        for value in ("absent", None, 3, -1, [], {}, "x", "[]", "{}", '{"type": "Box"}', '{"type": "Dict"}'):
+            changed = {k: v for k, v in whole.items() if k != name} if value == "absent" else whole | {name: value}
+            path.write_text(json.dumps(changed))
+            with contextlib.suppress(InputError):
+                assert read().transitions == 5
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="damaged"):
+        read()
+
+
+@pytest.mark.parametrize("kind", ["external link", "virtual", "pipe", "bomb"])
+def test_nothing_outside_its_file_is_read(root: Path, kind: str) -> None:
+    make([episode(5)])
+    name = "episode_0/observations"
+
+    def change(file: h5py.File) -> None:
+        if kind in ("external link", "virtual", "bomb"):
+            del file[name]
+        if kind == "external link":
+            file[name] = h5py.ExternalLink("other.hdf5", "/x")
+        if kind == "virtual":
+            layout = h5py.VirtualLayout((6, *OBS.shape), "f4")
+            layout[:] = h5py.VirtualSource("other.hdf5", "x", (6, *OBS.shape))
+            file.create_virtual_dataset(name, layout)
+        if kind == "bomb":
+            del file["episode_0/rewards"]
+            file.create_dataset("episode_0/rewards", (1 << 28,), "f8", chunks=(1 << 16,))
+
+    edit(root, change)
+    path = root / "test" / "made-v0" / "data" / "main_data.hdf5"
+    if kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    why = {
+        "external link": "episode_0/observations is a link to another file",
+        "virtual": "episode 0: observations takes its numbers from other files",
+        "pipe": "is a pipe or a device",
+        "bomb": "more than 100 times as many",
+    }
+    with pytest.raises(InputError, match=why[kind]):
+        read()
+
+
+@pytest.mark.parametrize("flag", [np.int64(2), np.float64(0.5), np.uint8(255)])
+def test_terminations_that_are_no_flags(root: Path, flag: Any) -> None:
+    make([episode(3), episode(3)])
+    edit(root, lambda file: replace(file, "episode_1/terminations", np.array([0, flag, 0]).astype(flag.dtype)))
+    with pytest.raises(InputError, match=r"episode 1: terminations\[1\] is .* must hold only 0 and 1"):
+        read()
+    edit(root, lambda file: replace(file, "episode_1/terminations", np.array([0, 0, 1]).astype(flag.dtype)))
+    assert read().terminal.tolist() == [False, True]
+
+
+def test_rows_of_uneven_length_are_not_shifted(root: Path) -> None:
+    """Two rows with as many numbers together as two whole ones have."""
+    arrow = pytest.importorskip("pyarrow")
+    make([episode(2)], data_format="arrow")
+    part = next((root / "test" / "made-v0" / "data" / "0").glob("*.arrow"))
+    with arrow.ipc.open_file(part) as reader:
+        table = reader.read_all()
+    size = OBS.shape[0]
+    rows = [[0.0] * (size - 1), [0.0] * (size + 1), [0.0] * size]
+    uneven = arrow.array(rows, arrow.list_(arrow.float32()))
+    changed = table.set_column(table.schema.get_field_index("observations"), "observations", uneven)
+    with arrow.ipc.new_file(str(part), changed.schema) as writer:
+        writer.write_table(changed)
+    with pytest.raises(InputError, match=rf"its rows have {size - 1}, {size}, {size + 1} numbers, not all {size}"):
         read()
 
 

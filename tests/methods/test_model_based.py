@@ -84,7 +84,9 @@ def test_a_member_that_knows_nothing_is_as_sure_as_the_data():
     unsure = eqx.tree_at(lambda m: m.net.layers[-1].weight, unsure, replace_fn=jnp.zeros_like)
     world = make_world(jax.tree.map(lambda leaf: leaf[None], unsure), linear)
     _, std = world.predict(jnp.array([0.3, 5.0]), jnp.array([0.1]))
-    np.testing.assert_allclose(std[0], train["change"].std(0) * [1, np.exp(-1), 1], rtol=1e-3)
+    np.testing.assert_allclose(
+        std[0], np.append(train["change"].std(0), train["reward"].std()) * [1, np.exp(-1), 1], rtol=1e-3
+    )
 
 
 def test_a_smooth_net_is_what_numpy_says_and_stays_so_in_a_file(tmp_path):

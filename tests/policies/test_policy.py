@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajstitch.cli import main
 from trajstitch.errors import InputError
 from trajstitch.policies.policy import HEADS, Policy, act_all, stack, stacked
 from trajstitch.policies.policy_files import load_policy, policy_info, save_policy
-from trajstitch.training.networks import Range, Scale
+from trajstitch.training.networks import MLP, Range, Scale
 
 
 def fresh(head="tanh", seed=0, obs=4, low=(-1.0, 0.0), high=(2.0, 0.5)):
@@ -108,6 +109,48 @@ def test_weights_must_be_finite_numbers_of_fitting_shapes(tmp_path):
     np.savez(tmp_path / "nan.npz", **{**arrays, "fc1_w": np.full((8, 8), np.nan)})
     with pytest.raises(InputError, match=r"nan\.npz: fc1_w\[0, 0\] is nan"):
         load_policy(tmp_path / "nan.npz")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"layer1_weight": np.full((8, 8), np.nan)}, r"layer1_weight\[0, 0\] is nan"),
+        ({"layer1_weight": np.full((8, 8), 1e300)}, r"layer1_weight\[0, 0\] is inf"),
+        ({"scale_std": np.zeros(4)}, "each std must be above 0"),
+        ({"scale_std": np.ones(3)}, "as many means as stds"),
+        (
+            {"scale_mean": np.zeros(5), "scale_std": np.ones(5)},
+            r"layer 0 has weights of shape \(8, 4\), not \(8, 5\)",
+        ),
+        ({"layer1_bias": np.zeros(7)}, r"layer 1 has weights of shape \(8, 8\), not \(7, 8\)"),
+        ({"layer2_bias": np.float32(0)}, "do not fit each other"),
+        ({"low": np.array([3.0, 0.0])}, "must not exceed the highest"),
+        ({"low": np.zeros(3), "high": np.ones(3)}, "3 actions for the head 'tanh'"),
+        ({"layer0_weight": np.array([["a"]])}, "damaged"),
+    ],
+)
+def test_a_policy_that_cannot_act_is_not_loaded(tmp_path, arrays, sentence):
+    policy = fresh()
+    policy = Policy(policy.scale, MLP.init([4, 8, 8, 2], jax.random.key(0)), policy.range, "tanh")
+    save_policy(policy, tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as archive:
+        np.savez(tmp_path / "q.npz", **{**archive, **arrays})
+    load_policy(tmp_path / "p.npz")
+    with pytest.raises(InputError, match=rf"q\.npz: .*{sentence}"):
+        load_policy(tmp_path / "q.npz")
+    assert main(["evaluate", str(tmp_path / "q.npz"), "--env", "Hopper-v5"]) == 2
+
+
+def test_a_policy_inside_a_d4rl_file_must_be_finite(tmp_path):
+    names = {"fc0": "fc0", "fc1": "fc1", "last_fc": "mean", "last_fc_log_std": "logstd"}
+    arrays = sac_arrays()
+    arrays["fc0_b"] = np.full_like(arrays["fc0_b"], np.inf)
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        for theirs, ours in names.items():
+            file[f"metadata/policy/{theirs}/weight"] = arrays[f"{ours}_w"]
+            file[f"metadata/policy/{theirs}/bias"] = arrays[f"{ours}_b"]
+    with pytest.raises(InputError, match=r"fc0_b\[0, 0\] is inf"):
+        load_policy(tmp_path / "x.hdf5")
 
 
 def test_a_policy_file_knows_its_data(tmp_path):

@@ -13,7 +13,7 @@ from trajstitch.cli import main
 from trajstitch.data import Seams
 from trajstitch.errors import InputError
 from trajstitch.formats import load, save
-from trajstitch.storage.hdf5 import writing
+from trajstitch.storage.hdf5_sink import writing
 from worlds import random_dataset
 
 NAMES = ["x.hdf5", "x.npz", "x.traj", "minari:some/thing-v0"]

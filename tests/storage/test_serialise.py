@@ -170,6 +170,20 @@ def test_an_old_planner_acts_and_is_stored_by_its_new_name(name, kind, data, tmp
         assert isinstance(planner.prior, Cloned)
 
 
+@pytest.mark.parametrize("damage", ["shape", "scale", "nan"])
+def test_a_planner_that_cannot_plan_is_not_loaded(damage, tmp_path):
+    planner = load_policy(OLD / "mbop.npz")
+    change, where = {
+        "shape": (lambda leaf: leaf[..., :-1], lambda p: p.step.net.layers[0].weight),
+        "scale": (lambda leaf: 0 * leaf, lambda p: p.step.change.std),
+        "nan": (lambda leaf: leaf + jnp.nan, lambda p: p.step.net.layers[0].weight),
+    }[damage]
+    save_policy(eqx.tree_at(where, planner, replace_fn=change), tmp_path / "x.npz")
+    why = {"shape": "do not fit each other", "scale": "each std must be above 0", "nan": "is nan"}[damage]
+    with pytest.raises(InputError, match=rf"x\.npz: .*{why}"):
+        load_policy(tmp_path / "x.npz")
+
+
 def test_an_old_policy_acts(data):
     policy = load_policy(OLD / "bc-run" / "policy.npz")
     action = act_all(policy, jnp.broadcast_to(data.obs[:4], (2, 4, 3)), None)

@@ -12,6 +12,15 @@ from trajstitch.evaluation.normalise import normalise, reference_scores
 from trajstitch.weight_facts import weight_facts
 
 _SATURATED = 0.999  # an action beyond this share of its half-range counts as saturated
+# What loading leaves in `info`: how many of these there were.
+_LEFT_OUT = {
+    "dropped_steps": "last steps whose successor was not recorded, or was the start of another episode",
+    "dropped_episodes": "episodes of one such step",
+    "unmarked_cuts": "jumps inside episodes, split there",
+    "moved_timeouts": "time-outs moved by ROWS rows, to where the states jump",
+    "wrong_successors": "next_observations that are the start of another episode",
+    "split_terminations": "terminations inside episodes, split there",
+}
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -36,7 +45,7 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "action_low": low.tolist(),
         "action_high": high.tolist(),
         "action_saturation": _saturation(data.action, low, high),
-        "dropped_steps": int(data.info.get("dropped_steps", 0)),
+        "dropped_steps": _count(data, "dropped_steps"),
         "megabytes": data.nbytes / 1e6,
         "fingerprint": data.fingerprint,
         "info": dict(data.info),
@@ -118,15 +127,18 @@ def _add_weights(table: Any, w: dict[str, Any]) -> None:
 
 def _dropped(data: Dataset) -> str:
     notes = []
-    if steps := data.info.get("dropped_steps"):
-        notes.append(f"{steps:,} last steps whose successor was not recorded")
-    if episodes := data.info.get("dropped_episodes"):
-        notes.append(f"{episodes:,} episodes of one such step")
     if "split_by" in data.info:
         notes.append(f"no time-outs recorded: episodes split by {data.info['split_by']}")
-    if cuts := data.info.get("unmarked_cuts"):
-        notes.append(f"{cuts:,} jumps inside episodes, split there")
+    for name, what in _LEFT_OUT.items():
+        if count := _count(data, name):
+            notes.append(f"{count:,} {what}".replace("ROWS", str(data.info.get("moved_by"))))
     return "; ".join(notes) or "0"
+
+
+def _count(data: Dataset, name: str) -> int:
+    """Return a count that loading left in `info`; 0 if there is none, or if someone else wrote something there."""
+    value = data.info.get(name)
+    return int(value) if isinstance(value, int | float) and 0 <= value < 1e18 else 0
 
 
 def _describe(values: NDArray[Any]) -> dict[str, float]:
@@ -146,13 +158,15 @@ def _normalised(data: Dataset) -> dict[str, float] | None:
 def _histogram(values: NDArray[Any], bins: int = 40) -> dict[str, list[float]]:
     low, high = float(values.min()), float(values.max())
     if not high - low > 1e-9 * max(abs(low), abs(high)):  # all the same, up to rounding
-        low, high = low - 0.5, high + 0.5
+        half = max(0.5, 0.01 * abs(low))  # seen beside the largest numbers too
+        low, high = low - half, high + half
     counts, edges = np.histogram(values, bins, (low, high))
     return {"counts": counts.tolist(), "edges": edges.tolist()}
 
 
 def _saturation(action: Float, low: Float, high: Float) -> list[float]:
     """Return the share of actions at the ends of their range, per action dimension."""
+    low, high = low.astype(np.float64), high.astype(np.float64)  # whose sum may exceed float32
     half = np.where(high > low, (high - low) / 2, 1)
     return (np.abs(action - (low + high) / 2) > _SATURATED * half).mean(0).tolist()
 

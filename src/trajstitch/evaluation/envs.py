@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trajstitch.checks import check_same_sizes
-from trajstitch.data import Dataset, Info
+from trajstitch.data import Dataset, Info, info_horizon
 from trajstitch.errors import InputError
 from trajstitch.evaluation import mazes
 from trajstitch.evaluation.d4rl_physics import quiet, restore_d4rl
@@ -164,11 +165,33 @@ def env_options(env_id: str, info: Info | None, env_horizon: int | None = None) 
     if info.get("env_id") != env_id:
         return options
     if "env_spec" in info:
-        spec = json.loads(str(info["env_spec"]))
-        options = {**(spec.get("kwargs") or {}), "horizon": env_horizon or spec.get("max_episode_steps")}
-    if "env_horizon" in info:
-        options["horizon"] = env_horizon or int(info["env_horizon"])
+        options = {**_spec_kwargs(spec := _spec(info)), "horizon": env_horizon or spec.get("max_episode_steps")}
+    if (recorded := info_horizon(info)) is not None:
+        options["horizon"] = env_horizon or recorded
     return options
+
+
+def _spec(info: Info) -> dict[str, Any]:
+    """Return the description of the environment in a file's `info`, as Gymnasium writes it."""
+    try:
+        spec = dict(json.loads(str(info["env_spec"])))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(
+            "env_spec in the file's info is not what Gymnasium writes; correct it or leave it out"
+        ) from error
+    limit = spec.get("max_episode_steps")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InputError(f"env_spec in the file's info has the time limit {limit!r}; it must be a number of steps")
+    return spec
+
+
+def _spec_kwargs(spec: dict[str, Any]) -> dict[str, Any]:
+    kwargs = spec.get("kwargs") or {}
+    if not isinstance(kwargs, dict) or kwargs.keys() & inspect.signature(make).parameters.keys():
+        raise InputError(
+            "the arguments (kwargs) of env_spec in the file's info fit no environment; leave them out"
+        )
+    return kwargs
 
 
 def env_named_in(info: Info) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from trajstitch.data import Info
+from trajstitch.errors import InputError
 
 # Returns of a random and of an expert policy, by D4RL's definition of the normalised score; ids without version.
 REFERENCE: Mapping[str, tuple[float, float]] = {
@@ -22,7 +24,16 @@ REFERENCE: Mapping[str, tuple[float, float]] = {
 def reference_scores(env_id: str, info: Info | None = None) -> tuple[float, float] | None:
     """Return the (random, expert) returns: from `info` if it has them, else D4RL's, else None."""
     if info and "ref_min_score" in info and "ref_max_score" in info:
-        return float(info["ref_min_score"]), float(info["ref_max_score"])
+        try:
+            low, high = float(info["ref_min_score"]), float(info["ref_max_score"])
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not (math.isfinite(low) and math.isfinite(high)) or low == high:
+            raise InputError(
+                f"ref_min_score {info['ref_min_score']!r} and ref_max_score {info['ref_max_score']!r} in the "
+                "file's info are not two different numbers; correct them or leave them out"
+            )
+        return low, high
     return REFERENCE.get(env_id.partition("-v")[0])
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trajstitch.data import Bool, Dataset, Info, Int, Seams
+from trajstitch.data import Bool, Dataset, Info, Int, Seams, Spread
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
 from trajstitch.evaluation.env import Env, Float
@@ -104,8 +104,7 @@ class Unit:
         """Return the unit of the original data; without them, of the recorded steps in the improved data."""
         data, row = (original, original.row) if original is not None else (improved, _recorded_rows(improved))
         obs = original.obs if original is not None else improved.obs[row]
-        std = obs.std(0, dtype=np.float64)
-        std = np.maximum(std, 1e-6)
+        std = Spread.of(obs).unit
         step = float(np.median(np.linalg.norm((data.obs[row + 1] - data.obs[row]) / std, axis=1)))
         if not step > 0:
             raise InputError("half of all steps do not change the state, so a typical step is not known")

@@ -17,7 +17,7 @@ from types import ModuleType
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import reading
+from trajstitch.storage.archive import reading, reason
 
 _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_folder"}
 ENDINGS = tuple(_BY_SUFFIX)
@@ -58,7 +58,10 @@ def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
     name = str(target)
     if name.startswith("d4rl:") or name == "demo":
         raise InputError(f"{name} is read-only; give a file name such as data.hdf5")
-    writer(name).write(data, name, overwrite=overwrite)
+    try:
+        writer(name).write(data, name, overwrite=overwrite)
+    except (TypeError, ValueError, OverflowError) as error:  # a text or number that this format cannot hold
+        raise InputError(f"{name}: this format cannot hold the data or their info ({reason(error)})") from error
 
 
 def writer(name: str) -> ModuleType:

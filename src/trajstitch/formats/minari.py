@@ -18,6 +18,7 @@ import importlib
 import io
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,11 +29,22 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, Info, Int, check_finite, check_weight_values, normalised_weight
+from trajstitch.data import (
+    Dataset,
+    Float,
+    Info,
+    Int,
+    check_finite,
+    check_flags,
+    check_weight_values,
+    normalised_weight,
+)
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell
+from trajstitch.storage.archive import check_file, check_room, reading
 from trajstitch.storage.atomic import remove, replacing
-from trajstitch.storage.hdf5 import writing
+from trajstitch.storage.hdf5 import check_stored, open_hdf5
+from trajstitch.storage.hdf5_sink import writing
 
 Column = tuple[str, ...]  # path to an array of an episode, such as ("observations", "achieved_goal")
 Space = Mapping[str, Any]  # as Minari writes it in metadata.json
@@ -49,15 +61,13 @@ _WEIGHT = ("infos", "weight")
 
 def read(name: str, flatten: bool, tell: Tell) -> Dataset:
     """Read `minari:ID`, downloaded if it is not local, or the folder that holds a data set's `data`."""
-    try:
+    with reading(Path(name)):
         folder = _local(name.removeprefix("minari:"), tell) if name.startswith("minari:") else Path(name)
         metadata = _read_metadata(folder / "data")
         leaves = _observation_leaves(metadata["observation_space"], flatten)
         _check_action(metadata["action_space"])
         with _episodes(folder / "data", metadata) as episodes:
             return _read_episodes(episodes, leaves, metadata, tell)
-    except InputError as error:
-        raise error.within(name) from error
 
 
 def write(data: Dataset, name: str, overwrite: bool = False) -> None:
@@ -161,10 +171,12 @@ def _quiet() -> Iterator[None]:
 def _read_metadata(folder: Path) -> dict[str, Any]:
     """Read the metadata, with the two spaces as dicts."""
     try:
+        check_file(folder / "metadata.json")
         metadata: dict[str, Any] = json.loads((folder / "metadata.json").read_text())
         for name in ("observation_space", "action_space"):
             metadata[name] = json.loads(metadata[name])
         metadata["total_episodes"] = int(metadata["total_episodes"])
+        metadata.setdefault("dataset_id", folder.parent.name)
     except FileNotFoundError as error:
         raise InputError("there is no data/metadata.json in it; give the folder that holds data") from error
     except KeyError as error:
@@ -245,6 +257,9 @@ class Episodes(Protocol):
     def has_weights(self, episode: int) -> bool:
         """Whether an episode has infos/weight."""
 
+    def check_room(self, size: int) -> None:
+        """Raise InputError if the files cannot hold arrays of this many bytes."""
+
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
         """Read arrays of an episode into `rows`, converted to their dtype."""
 
@@ -253,13 +268,15 @@ def _read_episodes(
     episodes: Episodes, leaves: Mapping[Column, tuple[int, ...]], metadata: Mapping[str, Any], tell: Tell
 ) -> Dataset:
     many = metadata["total_episodes"]
-    if not many:
+    if many < 1:
         raise InputError("it holds no episode")
     length = np.array([episodes.steps(m) for m in range(many)])
     if (empty := np.flatnonzero(length < 1)).size:
         raise InputError(f"episode {empty[0]} has no step; every episode needs at least one: remove it")
     start = np.concatenate([[0], np.cumsum(length)])
     steps = start[-1]
+    row_size = sum(math.prod(shape) for shape in leaves.values()) + math.prod(metadata["action_space"]["shape"])
+    episodes.check_room(4 * int(steps) * row_size)
     obs = {column: np.empty((steps + many, *shape), np.float32) for column, shape in leaves.items()}
     weight = np.empty(steps + many, np.float32) if _have_weights(episodes, many) else None
     state_columns = obs if weight is None else {**obs, _WEIGHT: weight}
@@ -279,13 +296,22 @@ def _read_episodes(
     info = _info(metadata)
     if list(leaves) != [("observations",)]:
         info["flattened"] = ", ".join("/".join(column[1:]) for column in leaves)
+    # A termination ends an episode, even where the file goes on with it: the state it led to begins the next one.
+    cut = np.union1d(start, np.flatnonzero(ended) + 1)
+    all_obs = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
+    if inside := len(cut) - len(start):
+        info["split_terminations"] = inside
+        copies = np.ones(len(all_obs), np.int64)
+        added = np.setdiff1d(cut, start)
+        copies[added + np.searchsorted(start, added) - 1] = 2
+        all_obs = np.repeat(all_obs, copies, axis=0)
     try:
         return Dataset(
-            obs=flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1),
+            obs=all_obs,
             action=action,
             reward=reward,
-            start=start,
-            terminal=ended[start[1:] - 1],
+            start=cut,
+            terminal=ended[cut[1:] - 1],
             info=info,
             weight=None if weight is None else _step_weight(weight, start),
         )
@@ -335,14 +361,16 @@ def _check_episode(m: int, column: Column, rows: NDArray[Any]) -> None:
 def _episodes(folder: Path, metadata: Mapping[str, Any]) -> Iterator[Episodes]:
     kind = metadata.get("data_format", "hdf5")
     if kind == "hdf5":
-        try:
-            file = h5py.File(folder / "main_data.hdf5", "r")
-        except OSError as error:
-            raise InputError(
-                f"data/main_data.hdf5 is missing or damaged ({error}); copy or download it again"
-            ) from error
-        with file:
-            yield Hdf5Episodes(file)
+        path = folder / "main_data.hdf5"
+        if not path.exists():
+            raise InputError("data/main_data.hdf5 is missing; copy or download it again")
+        with contextlib.ExitStack() as stack:
+            try:
+                check_file(path)
+                file = stack.enter_context(open_hdf5(path))
+            except InputError as error:
+                raise error.within("data/main_data.hdf5") from error
+            yield Hdf5Episodes(file, path)
     elif kind in ("arrow", "parquet"):
         try:
             arrow = importlib.import_module("pyarrow.dataset")
@@ -356,8 +384,12 @@ def _episodes(folder: Path, metadata: Mapping[str, Any]) -> Iterator[Episodes]:
 class Hdf5Episodes:
     """All episodes in one file; h5py's low-level interface halves the time for many short episodes."""
 
-    def __init__(self, file: h5py.File) -> None:
-        self._root, self._file = file, file.id
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self._root, self._file, self._path = file, file.id, path
+
+    def check_room(self, size: int) -> None:
+        """Raise InputError if the file cannot hold arrays of this size."""
+        check_room(self._path, size)
 
     def steps(self, episode: int) -> int:
         """Return the number of steps of an episode, T."""
@@ -373,7 +405,13 @@ class Hdf5Episodes:
             source = self._open(episode, column)
             _check_shape(episode, column, source.shape, out.shape)
             try:
-                source.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+                check_stored("/".join(column), source)
+                if out.dtype == bool:
+                    out[...] = check_flags("/".join(column), _read_flags(source))
+                else:
+                    source.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+            except InputError as error:
+                raise error.within(f"episode {episode}") from error
             except (OSError, TypeError) as error:
                 raise _unreadable(episode, "/".join(column), error) from error
 
@@ -382,6 +420,15 @@ class Hdf5Episodes:
             return h5py.h5d.open(self._file, "/".join((f"episode_{episode}", *column)).encode())
         except (KeyError, OSError, TypeError) as error:
             raise _unreadable(episode, "/".join(column), error) from error
+
+
+def _read_flags(source: h5py.h5d.DatasetID) -> NDArray[Any]:
+    """Read flags as they are stored, so that a number that is no flag is seen."""
+    flags = np.empty(source.shape, source.dtype)
+    if flags.dtype.kind not in "biuf":
+        raise TypeError(f"it holds {flags.dtype}, not flags")
+    source.read(h5py.h5s.ALL, h5py.h5s.ALL, flags)
+    return flags
 
 
 class ArrowEpisodes:
@@ -396,6 +443,9 @@ class ArrowEpisodes:
             return int(self._dataset(episode).count_rows()) - 1
         except (OSError, ValueError) as error:
             raise _unreadable(episode, "its table", error) from error
+
+    def check_room(self, size: int) -> None:
+        """Tables are read whole, one after another, so none of them can hold more than it says."""
 
     def has_weights(self, episode: int) -> bool:
         """Whether an episode has infos/weight."""
@@ -414,19 +464,35 @@ class ArrowEpisodes:
                 array = table[column[0]].chunk(0)
                 for key in column[1:]:
                     array = array.field(key)
-                flat = array.flatten() if hasattr(array.type, "value_type") else array  # a list of numbers
-                numbers = flat.to_numpy(zero_copy_only=False).reshape(len(array), *out.shape[1:])
+                numbers = _numbers(array.slice(0, len(out)), out.shape)
                 with np.errstate(over="ignore"):  # too large for float32 becomes inf, checked later
-                    out[...] = numbers[: len(out)]
+                    out[...] = check_flags("/".join(column), numbers) if out.dtype == bool else numbers
+            except InputError as error:
+                raise error.within(f"episode {episode}") from error
             except (KeyError, ValueError, TypeError) as error:
                 raise _unreadable(episode, "/".join(column), error) from error
 
     def _dataset(self, episode: int) -> Any:
         hidden = ["_", ".", "metadata.json"]
         try:
+            for part in (self._folder / str(episode)).iterdir():
+                check_file(part)
             return self._arrow.dataset(self._folder / str(episode), format=self._kind, ignore_prefixes=hidden)
         except (OSError, ValueError) as error:
             raise _unreadable(episode, "its table", error) from error
+
+
+def _numbers(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the numbers of a column of an episode's table, a row of which is a number or a list of numbers."""
+    if array.null_count:
+        raise ValueError("a row is empty")
+    if not hasattr(array.type, "value_type"):
+        return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
+    size = int(np.prod(shape[1:]))
+    lengths = {len(row) for row in array}
+    if lengths != {size}:  # joined, rows of other lengths would shift all that follow
+        raise ValueError(f"its rows have {', '.join(map(str, sorted(lengths)))} numbers, not all {size}")
+    return np.asarray(array.flatten().to_numpy(zero_copy_only=False)).reshape(shape)
 
 
 def _unreadable(episode: int, what: str, error: Exception) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from trajstitch.data import ARRAYS, Dataset, Seams, normalised_weight
@@ -22,7 +23,10 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
         if episode_horizon is not None:
             raise InputError("this file records where its episodes end; leave --episode-horizon out")
         if missing := [name for name in ARRAYS if name not in table]:
-            raise InputError(f"the key {missing[0]!r} is missing; our own npz holds {', '.join(ARRAYS)}")
+            raise InputError(
+                f"it holds {_listed(table)}, but {missing[0]!r} is missing; an npz of trajstitch holds "
+                f"{', '.join(ARRAYS)}, one of D4RL {', '.join(REQUIRED)}: save it under such names"
+            )
         arrays = {name: table[name] for name in ARRAYS}
         if "weight" in table:
             arrays["weight"] = normalised_weight(table["weight"])
@@ -32,7 +36,18 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
         if episode_horizon is not None:
             raise InputError("this file records where its episodes end; leave --episode-horizon out")
         return from_ogbench(table, info)
+    if not table.keys() & {*REQUIRED}:
+        raise InputError(
+            f"it holds {_listed(table)}, none of which is an array of a data set; save observations, actions, "
+            "rewards, terminals and timeouts under these names"
+        )
     return from_table({name: table[name] for name in REQUIRED + OPTIONAL if name in table}, info, episode_horizon)
+
+
+def _listed(table: Mapping[str, object]) -> str:
+    """Return the first few names in a file."""
+    names = sorted(table)
+    return ", ".join(names[:8]) + (" …" if len(names) > 8 else "") or "nothing"
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:

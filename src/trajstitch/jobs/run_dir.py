@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
-from trajstitch.storage.archive import INFO, read_arrays, write_arrays
+from trajstitch.storage.archive import INFO, read_arrays, reading, write_arrays
 from trajstitch.storage.atomic import check_apart, json_text, remove, write_json, write_json_lines
 from trajstitch.storage.lock import NAME as LOCK
 from trajstitch.storage.lock import holding
@@ -157,9 +157,12 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings the run was started with."""
-        config = json.loads(self._config.read_text())
-        settings: dict[str, Any] = config["settings"]
-        return _renamed(settings) if config["versions"]["trajstitch"] == "0.1.0" else settings
+        with reading(self._config):
+            config = json.loads(self._config.read_text())
+            settings: dict[str, Any] = config["settings"]
+            if not isinstance(settings, dict) or not isinstance(settings.get("config"), dict):
+                raise InputError("the settings of this run are damaged; choose another directory")
+            return _renamed(settings) if config["versions"]["trajstitch"] == "0.1.0" else settings
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
@@ -223,7 +226,15 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return all recorded lines."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        with reading(file):
+            return [_metric(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _metric(line: str) -> dict[str, Any]:
+    metric = json.loads(line)
+    if not isinstance(metric, dict) or not isinstance(metric.get("step"), int):
+        raise InputError("a line does not say of which step it is; delete the file")
+    return metric
 
 
 def read_stored(file: Path, read: Callable[[Path], T], default: T) -> T:

@@ -84,7 +84,11 @@ class PlanningMethod(Method):
         scale = Scale.of(obs) if self.scale else Scale.unit(obs.shape[1])
         net = self.ensemble(obs.shape[1] + action.shape[1], obs.shape[1] + 1, key)
         return StepModel(
-            net, scale, Range.of(action), Scale.of(table["next_obs"] - obs), Scale.of(table["reward"])
+            net,
+            scale,
+            Range.of(action),
+            Scale.of_change(table["next_obs"] - obs, obs),
+            Scale.of_target(table["reward"]),
         )
 
     def optimiser(self) -> optax.GradientTransformation:

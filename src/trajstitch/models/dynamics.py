@@ -19,6 +19,7 @@ from trajstitch.progress import Tell, silent
 from trajstitch.training.loop import Fit, History, Learner, Table, train_best
 from trajstitch.training.networks import MLP, Activation, Scale, pick
 
+_STILL = 0.01  # of a state's std: the scale of its change where that is always the same
 _LOG_STD = (-10.0, 2.0)  # bounds, in units of the change's std; the lower one suits columns that never change
 
 
@@ -44,13 +45,18 @@ class DynamicsConfig(Learner):
     def init(self, table: Table, key: Array) -> GaussianStep:
         """Initialise one ensemble member."""
         given, change = table["given"], table["change"]
-        sizes = [given.shape[1], *[self.width] * self.depth, 2 * change.shape[1]]
-        return GaussianStep(MLP.init(sizes, key, self.activation), Scale.of(given), Scale.of(change))
+        outputs = Scale.of_change(change, given[:, : change.shape[1]], _STILL)
+        if "reward" in table:
+            reward = Scale.of_target(table["reward"])
+            outputs = Scale(jnp.append(outputs.mean, reward.mean), jnp.append(outputs.std, reward.std))
+        sizes = [given.shape[1], *[self.width] * self.depth, 2 * len(outputs.mean)]
+        return GaussianStep(MLP.init(sizes, key, self.activation), Scale.of(given), outputs)
 
     def loss(self, model: GaussianStep, row: Mapping[str, Array], key: Array) -> Array:
         """Compute -log p(change|given), in units of the change's std and without the constant term."""
         mean, log_std = model.scaled(row["given"])
-        z = (model.change(row["change"]) - mean) * jnp.exp(-log_std)
+        change = jnp.append(row["change"], row["reward"]) if "reward" in row else row["change"]
+        z = (model.change(change) - mean) * jnp.exp(-log_std)
         return jnp.sum(0.5 * z**2 + log_std)
 
 
@@ -95,7 +101,10 @@ def train_dynamics(
 def train_elites(
     train: Table, held_out: Table, config: DynamicsConfig, seed: int, tell: Tell = silent
 ) -> tuple[GaussianStep, History]:
-    """Train on the columns `given` and `change`; return the members of highest held-out likelihood, stacked."""
+    """Train on the columns `given`, `change` and, where there is one, `reward`.
+
+    Return the members of highest held-out likelihood, stacked.
+    """
     seeds = range(seed, seed + config.members)
     member, history = train_best(config, train, held_out, seeds, tell, patience=config.patience)
     elite = np.sort(np.argsort(np.min(history.held_out, 0))[: config.elites])

@@ -44,7 +44,7 @@ class InverseConfig(Learner):
         obs, action = table["obs"], table["action"]
         rows, states, actions = len(obs), obs.shape[1], action.shape[1]
         width = self.width or (750 if rows >= _LARGE else 256)
-        reach = InverseInputs(Scale.of(obs), Scale.of(table["next_obs"] - obs))
+        reach = InverseInputs(Scale.of(obs), Scale.of_change(table["next_obs"] - obs, obs))
         action_range = Range.of(action)
         if self.kind == "regression":
             return Regression(MLP.init([2 * states, width, width, actions], key), reach, action_range)

@@ -47,7 +47,10 @@ class RewardConfig(Learner):
         """Initialise the model."""
         obs, action, reward = table["obs"], table["action"], table["reward"]
         inputs = RewardInputs(
-            Scale.of(obs), Scale.of(action), Scale.of(table["next_obs"] - obs), Scale.of(reward[:, None])
+            Scale.of(obs),
+            Scale.of(action),
+            Scale.of_change(table["next_obs"] - obs, obs),
+            Scale.of_target(reward[:, None]),
         )
         size = 2 * obs.shape[1] + action.shape[1]
         hidden = [self.width, self.width]

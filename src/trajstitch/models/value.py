@@ -39,7 +39,7 @@ class ValueConfig(Learner):
         unit = float(np.sqrt(np.mean(np.square(reward, dtype=np.float64)))) / (1 - self.discount)
         sizes = [obs.shape[1], self.width, self.width, 1]
         twins = eqx.filter_vmap(lambda k: MLP.init(sizes, k))(jax.random.split(key))
-        return Value(twins, twins, Scale.of(obs), jnp.asarray(max(unit, 1e-6), jnp.float32))
+        return Value(twins, twins, Scale.of(obs), jnp.asarray(unit or 1.0, jnp.float32))
 
     def loss(self, model: Value, row: Mapping[str, Array], key: Array) -> Array:
         """Compute (V_k(s) - r - γ·(1 - done)·min_k V'_k(s'))², summed over the twins k.

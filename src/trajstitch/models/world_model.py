@@ -116,5 +116,6 @@ def _steps(data: Dataset) -> Table:
     table = change_table(data)
     return {
         "given": np.concatenate([table["given"], data.action], 1),
-        "change": np.concatenate([table["change"], data.reward[:, None]], 1),
+        "change": table["change"],
+        "reward": data.reward,
     }

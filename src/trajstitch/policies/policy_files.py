@@ -9,14 +9,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from trajstitch.data import Info, check_finite
 from trajstitch.errors import InputError
-from trajstitch.policies.planner import ActionPlanner
-from trajstitch.policies.policy import HEADS, Policy
-from trajstitch.storage.archive import read_arrays, reading, write_arrays
+from trajstitch.policies.planner import ActionPlanner, plan_all
+from trajstitch.policies.policy import HEADS, Policy, stacked
+from trajstitch.storage.archive import INFO, read_arrays, reading, reason, write_arrays
 from trajstitch.storage.serialise import DESCRIPTION, from_arrays, to_arrays
 from trajstitch.training.networks import MLP, Linear, Range, Scale
 
@@ -49,11 +52,8 @@ def load_policy(source: str | Path) -> Policy | ActionPlanner:
         raise InputError(f"{path}: there is no such policy file")
     with reading(path):
         if path.suffix in (".hdf5", ".h5"):
-            return _from_d4rl(path)
-        arrays = read_arrays(path)
-        for name, array in arrays.items():
-            if array.dtype.kind == "f":
-                check_finite(name, array.reshape(len(array), -1) if array.ndim else array.reshape(1))
+            return _from_sac(_checked(_d4rl_arrays(path)))
+        arrays = _checked(read_arrays(path))
         if DESCRIPTION in arrays:
             return _planner(arrays)
         return _from_sac(arrays) if "fc0_w" in arrays else _from_own(arrays)
@@ -65,14 +65,69 @@ def policy_info(source: str | Path) -> dict[str, Any]:
     if path.suffix != ".npz" or not path.exists():
         return {}
     with reading(path):
-        return dict(json.loads(str(read_arrays(path).get("info_json", "{}"))))
+        return dict(json.loads(str(read_arrays(path, [INFO]).get(INFO, "{}"))))
+
+
+def _checked(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays with floats as float32; InputError if a number is nan or inf, or too large to be one."""
+    checked = {}
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float32)
+            check_finite(name, array.reshape(len(array), -1) if array.ndim else array.reshape(1))
+        checked[name] = array
+    return checked
 
 
 def _planner(arrays: dict[str, Any]) -> ActionPlanner:
     restored = from_arrays(arrays)
     if not isinstance(restored, ActionPlanner):
         raise InputError(f"this file holds a {type(restored).__name__}, not a policy or planner")
+    for part in jax.tree.leaves(restored, is_leaf=lambda node: isinstance(node, Scale)):
+        if isinstance(part, Scale):
+            _check_scale(part)
+    _check_range(restored.range)
+    planners = stacked(restored)
+    count = planners.range.low.shape[0]
+    try:  # nothing is computed: only whether all shapes fit is found out
+        memory = eqx.filter_eval_shape(planners.blank, 1)
+        obs, begun = jnp.zeros((count, 1, planners.obs_dim)), jnp.ones((count, 1), bool)
+        action, _ = eqx.filter_eval_shape(plan_all, planners, memory, obs, begun, jax.random.key(0))
+    except Exception as error:
+        raise InputError(f"the arrays of this planner do not fit each other ({reason(error)})") from error
+    if action.shape != (count, 1, planners.action_dim):
+        raise InputError(f"this planner gives actions of shape {action.shape[2:]}, not of its range")
     return restored
+
+
+def _check_scale(scale: Scale) -> None:
+    if scale.mean.shape != scale.std.shape or not (scale.std > 0).all():
+        raise InputError("a scale must have as many means as stds, and each std must be above 0; train it again")
+
+
+def _check_range(range: Range) -> None:
+    if range.low.shape != range.high.shape or not (range.low <= range.high).all():
+        raise InputError("the lowest actions (low) must not exceed the highest (high); train it again")
+
+
+def _check_policy(policy: Policy) -> Policy:
+    """Return the policy; InputError if its arrays do not fit each other or cannot give an action."""
+    _check_scale(policy.scale)
+    _check_range(policy.range)
+    stack = policy.range.low.shape[:-1]
+    outputs = policy.action_dim if policy.head == "tanh" else 2 * policy.action_dim
+    sizes = [policy.obs_dim, *(layer.bias.shape[-1] if layer.bias.ndim else 0 for layer in policy.net.layers)]
+    if len(stack) > 1 or policy.scale.mean.shape != (*stack, sizes[0]) or sizes[-1] != outputs:
+        raise InputError(
+            f"scale, layers and range do not fit each other: {sizes[0]} observations, {sizes[-1]} outputs, "
+            f"{policy.action_dim} actions for the head {policy.head!r}"
+        )
+    for i, layer in enumerate(policy.net.layers):
+        shape = (*stack, sizes[i + 1], sizes[i])
+        if layer.weight.shape != shape or layer.bias.shape != shape[:-1]:
+            raise InputError(f"layer {i} has weights of shape {layer.weight.shape}, not {shape}")
+    return policy
 
 
 def _from_own(arrays: dict[str, Any]) -> Policy:
@@ -89,7 +144,7 @@ def _from_own(arrays: dict[str, Any]) -> Policy:
         raise InputError(f"the key {error} is missing; this is not a policy file of trajstitch") from error
     if head not in HEADS or not layers:
         raise InputError(f"the head {head!r} is not one of {', '.join(HEADS)}, or there is no layer")
-    return Policy(scale, MLP(layers), Range(low, high), head)  # type: ignore[arg-type]  # checked above
+    return _check_policy(Policy(scale, MLP(layers), Range(low, high), head))  # type: ignore[arg-type]  # checked
 
 
 def _from_sac(arrays: dict[str, Any]) -> Policy:
@@ -104,20 +159,20 @@ def _from_sac(arrays: dict[str, Any]) -> Policy:
         raise InputError(f"the key {error} is missing; a tanh-Gaussian policy needs it") from error
     layers = tuple(Linear(jnp.asarray(w, jnp.float32), jnp.asarray(b, jnp.float32)) for w, b in pairs)
     ones = jnp.ones(len(arrays["mean_b"]))
-    return Policy(Scale.unit(layers[0].weight.shape[1]), MLP(layers), Range(-ones, ones), "tanh-gaussian")
+    scale = Scale.unit(layers[0].weight.shape[1])
+    return _check_policy(Policy(scale, MLP(layers), Range(-ones, ones), "tanh-gaussian"))
 
 
-def _from_d4rl(path: Path) -> Policy:
+def _d4rl_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read the behaviour policy that D4RL's v2 files carry under metadata/policy."""
-    import h5py
+    from trajstitch.storage.hdf5 import check_arrays, open_hdf5
 
-    if not h5py.is_hdf5(path):
-        raise InputError("this is not an HDF5 file; check the download")
     names = {"fc0": "fc0", "fc1": "fc1", "mean": "last_fc", "logstd": "last_fc_log_std"}
-    with h5py.File(path, "r") as file:
+    with open_hdf5(path) as file:
         group = file.get("metadata/policy")
         if group is None:
             raise InputError("this file carries no policy (metadata/policy is missing)")
-        arrays = {f"{ours}_w": group[f"{theirs}/weight"][()] for ours, theirs in names.items()}
-        arrays |= {f"{ours}_b": group[f"{theirs}/bias"][()] for ours, theirs in names.items()}
-    return _from_sac(arrays)
+        arrays = {f"{ours}_w": group[f"{theirs}/weight"] for ours, theirs in names.items()}
+        arrays |= {f"{ours}_b": group[f"{theirs}/bias"] for ours, theirs in names.items()}
+        check_arrays(path, arrays)
+        return {name: array[()] for name, array in arrays.items()}

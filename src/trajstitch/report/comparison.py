@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset, Int, Seams, count_revisits
+from trajstitch.data import Bool, Dataset, Int, Seams, Spread, count_revisits
 from trajstitch.errors import InputError
 from trajstitch.evaluation.normalise import normalise, reference_scores
 from trajstitch.stitching.improve import time_limit
@@ -97,7 +97,7 @@ def measure(original: Dataset, improved: Dataset, settings: Mapping[str, Any]) -
     owner = improved.trajectory[step]
     graph = config.get("graph")
     metric = str(graph.get("metric", "scaled")) if isinstance(graph, Mapping) else "scaled"
-    unit = np.maximum(original.obs.std(0), 1e-6) if metric == "scaled" else np.float32(1)
+    unit = Spread.of(original.obs).unit if metric == "scaled" else np.float32(1)
     row = some(original.row, 50_000)
     first = seams.source[improved.start[:-1]]
     assert seams.landing_error is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trajstitch.data import Dataset, Int
+from trajstitch.data import Dataset, Int, Spread
 from trajstitch.report.comparison import Facts, Real, some
 from trajstitch.report.html import figure, grid, number, percent, section, table
 from trajstitch.report.plots import (
@@ -210,8 +210,8 @@ def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
 
 def _project(original: Dataset) -> tuple[Real, float]:
     """Return states [N + M, 2] on the two main axes of the scaled states, and their share of the variance."""
-    std = original.obs.std(0, dtype=np.float64)
-    weight = np.where(std > 1e-6, 1 / np.maximum(std, 1e-6), 0.0)
+    spread = Spread.of(original.obs)
+    weight = np.where(spread.varies, 1 / spread.unit, 0.0)
     sample = some(original.obs, _CLOUD)
     mean = sample.mean(0, dtype=np.float64)
     scaled = (sample - mean) * weight

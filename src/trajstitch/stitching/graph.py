@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, Int
+from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest
@@ -133,7 +133,7 @@ class EdgeFinder:
         self.nearest = (48 if large else 200) if config.nearest is None else config.nearest
         self.spread = np.ones(data.obs_dim)
         if config.metric == "scaled":
-            self.spread = np.maximum(data.obs.std(0, dtype=np.float64), 1e-6)
+            self.spread = Spread.of(data.obs).unit
         self.epsilon = config.epsilon or typical_step(data, self.spread) * (0.5 if large else 1)
         if not self.epsilon > 0:
             raise InputError(

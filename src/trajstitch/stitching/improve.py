@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Int, Seams, normalised_weight, step_table
+from trajstitch.data import Dataset, Int, Seams, info_horizon, normalised_weight, step_table
 from trajstitch.errors import InputError
 from trajstitch.models.dynamics import DynamicsConfig, train_dynamics
 from trajstitch.models.inverse import InverseConfig, train_inverse
@@ -135,8 +135,8 @@ class Improve:
 
 def time_limit(data: Dataset) -> int | None:
     """Return the time limit of episodes that the data name, or None."""
-    if "env_horizon" in data.info:
-        return int(data.info["env_horizon"])
+    if (horizon := info_horizon(data.info)) is not None:
+        return horizon
     try:
         limit = json.loads(str(data.info.get("env_spec") or "{}")).get("max_episode_steps")
     except (ValueError, AttributeError):
@@ -401,7 +401,7 @@ def _errors(held_out: Dataset, models: Plausible) -> dict[str, float]:
     return {
         "inverse_mean_absolute_action": float(np.abs(action - table["action"]).mean()),
         "reward_root_mean_square": error,
-        "reward_root_mean_square_of_std": error / max(float(table["reward"].std()), 1e-12),
+        "reward_root_mean_square_of_std": error / (float(table["reward"].std(dtype=np.float64)) or 1.0),
     }
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, Int
+from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
@@ -44,7 +44,6 @@ _TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
 _RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
-_CONSTANT = 1e-6  # a column with at most this std does not count
 # Candidates that the linear model misses by less than this many tolerances are tried in the ensemble, and those
 # that miss there by less than the second number once more. With 2 and 2, without the members' disagreement, five
 # times as many tries find 2% more edges on hopper-replay and 12% more on walker2d-replay.
@@ -95,8 +94,8 @@ class ReachFinder:
 
     def __init__(self, data: Dataset, model: WorldModel, config: ReachConfig, tell: Tell = silent) -> None:
         self.data, self.model, self.config, self.tell = data, model, config, tell
-        spread = data.obs.std(0, dtype=np.float64)
-        spread = np.where(spread > _CONSTANT, spread, np.inf)  # a constant column counts in no distance
+        states = Spread.of(data.obs)
+        spread = np.where(states.varies, states.std, np.inf)  # a constant column counts in no distance
         step = typical_step(data, spread)
         if not step > 0:
             raise InputError("half of all steps do not change the state, so a typical step is not known")
@@ -308,7 +307,7 @@ def _linearised(mean: Array, variance: Array, action: Array, shift: Array) -> Li
     slope = (mean[1:] - mean[0]).transpose(1, 2, 0) / shift[:, None]
     square = jnp.einsum("bsa,bsc->bac", slope, slope)
     size = jnp.trace(square, axis1=1, axis2=2)[:, None, None] / action.shape[1]
-    ridge = (_RIDGE * size + 1e-12) * jnp.eye(action.shape[1])
+    ridge = jnp.where(size > 0, _RIDGE * size, 1.0) * jnp.eye(action.shape[1])
     return Line(mean[0], variance, slope, jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1)), action)
 
 

@@ -1,97 +1,91 @@
-"""HDF5 through a file of Python's: where HDF5 itself cannot write, as on a full disk, it crashes the process."""
+"""HDF5: files read so that nothing comes from outside them and nothing is made up; HDF5 itself can do both."""
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+import h5py
+import numpy as np
 
+from trajstitch.errors import InputError
+from trajstitch.storage.archive import check_room, reason
 
-class Sink(io.RawIOBase):
-    """A new file that never fails while HDF5 writes to it; `check` raises what went wrong.
-
-    From the first failure on, nothing more is written, but HDF5 is told that all is well.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("x+b", buffering=0)
-        self._at = self._end = 0
-        self._error: OSError | None = None
-
-    def check(self) -> None:
-        """Raise the OSError that an earlier write met, if there was one."""
-        if self._error is not None:
-            raise self._error
-
-    def watch(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items that are to be written, until a write fails."""
-        for item in items:
-            self.check()
-            yield item
-
-    def write(self, data: Any) -> int:
-        """Write all bytes, or remember why they could not be written."""
-        left = memoryview(data).cast("B")
-        size = len(left)
-        try:
-            while self._error is None and len(left):
-                self._file.seek(self._at + size - len(left))
-                left = left[self._file.write(left) :]
-        except OSError as error:
-            self._error = error
-        self._at += size
-        self._end = max(self._end, self._at)
-        return size
-
-    def readinto(self, data: Any) -> int:
-        """Read; what was never written is 0."""
-        target = memoryview(data).cast("B")
-        target[:] = bytes(len(target))
-        self._file.seek(self._at)
-        self._file.readinto(target)
-        size = max(min(len(target), self._end - self._at), 0)
-        self._at += size
-        return size
-
-    def truncate(self, size: int | None = None) -> int:
-        """Set the size."""
-        self._end = self._at if size is None else size
-        try:
-            if self._error is None:
-                self._file.truncate(self._end)
-        except OSError as error:
-            self._error = error
-        return self._end
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a place."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._at
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        super().close()
+_INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)  # links that cannot leave the file
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Sink]:
-    """Yield a file to give to h5py in place of a path; raise OSError at the end if it could not be written."""
-    sink = Sink(path)
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Open a file for reading; InputError if it is damaged or one of its links leads to another file."""
+    if not h5py.is_hdf5(path):
+        raise InputError("this is not an HDF5 file, or it is empty; check the download")
     try:
-        yield sink
-        sink.check()
-    except Exception:
-        sink.check()  # if something failed because of the disk, say that
-        raise
-    finally:
-        sink.close()
+        with h5py.File(path, "r") as file:
+            _check_links(file)
+            yield file
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"this HDF5 file is truncated or damaged; copy it again ({reason(error)})") from error
+
+
+def _check_links(file: h5py.File) -> None:
+    """Look at all links before any is followed: opening what an external one names may already do harm."""
+    outside = file.id.links.visit(lambda name, link: None if link.type in _INSIDE else name, info=True)
+    if outside is not None:
+        name = outside.decode(errors="replace")
+        raise InputError(f"{name} is a link to another file, which is not followed; copy the data into this file")
+
+
+def check_stored(name: str, array: h5py.h5d.DatasetID) -> None:
+    """Raise InputError unless all numbers of an array are in the file itself.
+
+    HDF5 can also take them from other files, and makes up those that were never written.
+    """
+    made = array.get_create_plist()
+    layout = made.get_layout()
+    if layout == h5py.h5d.VIRTUAL or made.get_external_count():
+        raise InputError(
+            f"{name} takes its numbers from other files, which are not read; copy them into this file"
+        )
+    space = array.get_space()
+    if not space.get_simple_extent_npoints():
+        return
+    if layout == h5py.h5d.CHUNKED:
+        chunks = zip(array.shape, made.get_chunk(), strict=True)
+        stored = array.get_num_chunks() == np.prod([-(-size // chunk) for size, chunk in chunks], dtype=object)
+    elif layout == h5py.h5d.CONTIGUOUS:
+        stored = array.get_storage_size() >= space.get_simple_extent_npoints() * array.get_type().get_size()
+    else:
+        stored = True  # compact: inside the header
+    if not stored:
+        raise InputError(f"{name} was declared but not all of it was written; write all of its numbers")
+
+
+def unpacked_size(array: h5py.Dataset) -> int:
+    """Return the bytes that reading an array needs: its own, or those of one chunk where that is larger."""
+    chunk = np.prod(array.chunks or (0,), dtype=object)
+    return int(max(np.prod(array.shape, dtype=object), chunk)) * array.dtype.itemsize
+
+
+def check_arrays(path: Path, arrays: dict[str, h5py.Dataset]) -> None:
+    """Raise InputError unless these arrays hold numbers that are all in the file, no more than it can hold."""
+    for name, array in arrays.items():
+        if array.shape is None or array.dtype.kind not in "bfiu":
+            raise InputError(f"{name} holds {'nothing' if array.shape is None else array.dtype}, not numbers")
+        check_stored(name, array.id)
+    check_room(path, sum(map(unpacked_size, arrays.values())))
+
+
+def plain_attributes(group: h5py.Group) -> dict[str, str | int | float | bool]:
+    """Return the attributes that are one text, number or flag; those that are more are not read at all."""
+    plain = {}
+    for name in group.attrs:
+        if group.attrs.get_id(name).shape != ():
+            continue
+        value: Any = group.attrs[name]
+        value = value.item() if isinstance(value, np.generic) else value
+        value = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if isinstance(value, str | int | float | bool):
+            plain[name] = value
+    return plain

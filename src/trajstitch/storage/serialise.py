@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.storage.archive import read_arrays
+from trajstitch.storage.archive import read_arrays, reading
 from trajstitch.storage.atomic import replacing
 
 DESCRIPTION = "description"  # its key in the file
@@ -112,21 +112,20 @@ def store(thing: Any, target: str | Path, note: str = "") -> None:
 
 def restore(path: str | Path) -> Any:
     """Read back what `store` wrote."""
-    arrays = read_arrays(Path(path))
-    if DESCRIPTION not in arrays:
-        raise InputError(f"{path}: this is not a file stored by trajstitch")
-    try:
+    with reading(Path(path)):
+        arrays = read_arrays(Path(path))
+        if DESCRIPTION not in arrays:
+            raise InputError("this is not a file stored by trajstitch")
         return from_arrays(arrays)
-    except InputError as error:
-        raise error.within(str(path)) from error
 
 
 def read_note(path: Path) -> str:
     """Return the note in a stored file; empty if there is no such file."""
     if not path.exists():
         return ""
-    with np.load(path, allow_pickle=False) as archive:
-        return str(json.loads(str(archive[DESCRIPTION]))["note"]) if DESCRIPTION in archive.files else ""
+    with reading(path):
+        description = read_arrays(path, [DESCRIPTION]).get(DESCRIPTION)
+        return "" if description is None else str(json.loads(str(description))["note"])
 
 
 def to_arrays(thing: Any, note: str = "") -> dict[str, Any]:
@@ -140,7 +139,9 @@ def from_arrays(arrays: dict[str, Any]) -> Any:
     """Rebuild the object from its arrays and description."""
     try:
         return _rebuild(json.loads(str(arrays[DESCRIPTION]))["shape"], arrays, jnp.asarray)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # a class may raise anything when it is given what does not fit
         raise InputError("the description in this file does not fit its arrays; the file is damaged") from error
 
 

@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from trajstitch.data import ROUNDING, Spread
+
 Activation = Literal["relu", "silu"]
+_NOTHING = 1e-30  # the smallest scale of a prediction, of which float32 can still hold a fraction
 
 
 class Scale(eqx.Module):
@@ -22,9 +25,25 @@ class Scale(eqx.Module):
 
     @staticmethod
     def of(values: Any) -> Scale:
-        """Compute the scale of these rows; a constant column is only centred, to avoid dividing by 0."""
-        mean, std = np.mean(values, 0, np.float64), np.std(values, 0, dtype=np.float64)
-        return Scale(jnp.asarray(mean, jnp.float32), jnp.asarray(np.where(std < 1e-6, 1, std), jnp.float32))
+        """Compute the scale of these rows; a constant column is centred and divided by its size, not by 0."""
+        return Scale._of(values, Spread.of(values).unit)
+
+    @staticmethod
+    def of_change(change: Any, states: Any, still: float = 1.0) -> Scale:
+        """Compute the scale of changes; of one that varies by rounding alone, `still` of that of the states."""
+        spread, moved = Spread.of(states), np.std(change, 0, dtype=np.float64)
+        return Scale._of(change, np.where(moved > ROUNDING * spread.size, moved, still * spread.unit))
+
+    @staticmethod
+    def of_target(values: Any) -> Scale:
+        """Compute the scale of what is predicted; of a constant so small a one that it is predicted as it is."""
+        spread = Spread.of(values)
+        return Scale._of(values, np.where(spread.varies, spread.std, np.maximum(ROUNDING * spread.size, _NOTHING)))
+
+    @staticmethod
+    def _of(values: Any, std: Any) -> Scale:
+        mean = np.mean(values, 0, np.float64)
+        return Scale(jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32))
 
     @staticmethod
     def unit(columns: int) -> Scale:
