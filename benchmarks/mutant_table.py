@@ -9,8 +9,8 @@ from __future__ import annotations
 _STITCH = (
     "tests/test_defaults.py",
     "tests/stitching/test_current.py",
-    "tests/stitching/test_improve.py",
     "tests/stitching/test_compose.py",
+    "tests/stitching/test_improve.py",
 )
 _OFFLINE = (
     "tests/test_defaults.py",
@@ -44,7 +44,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/stitching/test_improve.py",
     ),
     "training/loop.py": ("tests/training/test_loop.py",),
-    "methods/bc.py": ("tests/test_defaults.py", "tests/methods/test_cloning.py"),
+    "methods/bc.py": ("tests/methods/test_losses.py", "tests/methods/test_cloning.py"),
     "methods/iql.py": _OFFLINE,
     "methods/sac.py": _OFFLINE,
     "methods/cql.py": _OFFLINE,

@@ -1,4 +1,4 @@
-"""The losses of the offline RL methods against formulas worked out by hand, and what their steps move."""
+"""The losses of cloning and of offline RL against formulas worked out by hand, and what their steps move."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajstitch.data import from_trajectories
-from trajstitch.methods import cql
+from trajstitch.data import from_trajectories, normalised_weight
+from trajstitch.methods import bc, cql
+from trajstitch.methods.bc import BC, WeightedBC, negative_log_likelihood, squared_error
 from trajstitch.methods.cql import CQL, log_integral, sample
 from trajstitch.methods.iql import IQL, expectile_loss
 from trajstitch.methods.sac import SAC, draw
@@ -60,29 +61,47 @@ def row_of(table, i, **changed):
     return {k: v[i] for k, v in table.items()} | {k: jnp.asarray(v) for k, v in changed.items()}
 
 
-@partial(jax.jit, static_argnums=0)
-def critic_loss(config, model, row, key):
-    if isinstance(config, TD3BC):
-        return config.critic_loss(model, model.critic, row, key)[1]["critic_loss"]
-    return config.loss(model, row, key)[1]["critic_loss"]
+# -- cloning ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "config",
-    [TD3BC(width=32), IQL(width=32), SAC(width=32), CQL(width=32, depth=2, samples=2)],
-    ids=lambda c: type(c),
-)
-def test_only_a_real_end_ends_bootstrapping(config):
-    model, table = fresh(config)
-    key = jax.random.key(5)
-    elsewhere = jnp.full(3, 2.0)
-    for done, depends in ((0.0, True), (1.0, False)):
-        here = critic_loss(config, model, row_of(table, 0, done=done), key)
-        there = critic_loss(config, model, row_of(table, 0, done=done, next_obs=elsewhere), key)
-        assert (abs(float(here - there)) > 1e-4) == depends
-    last = DATA.start[1:] - 1
-    np.testing.assert_array_equal(np.flatnonzero(table["done"]), last[DATA.terminal])
-    assert 0 < DATA.terminal.sum() < len(DATA)  # so the data have an end of either kind
+def test_what_is_cloned():
+    """The best trajectories, with their weights unless these are ignored."""
+    data = replace(
+        DATA, reward=np.repeat(np.float32([1, 3, 2]), [6, 5, 4]), weight=normalised_weight(np.arange(1, 16))
+    )
+    table = BC(percent=34).table(data)  # one of three, which returns 15
+    np.testing.assert_array_equal(table["action"], DATA.action[6:11])
+    np.testing.assert_array_equal(table["obs"], DATA.obs[7:12])
+    np.testing.assert_allclose(table["weight"], np.arange(7, 12) / 9)
+    assert "weight" not in BC(ignore_weights=True).table(data)
+    assert len(BC().table(data)["obs"]) == 15
+
+
+def test_cloning_losses_by_hand():
+    table = BC().table(DATA)
+    obs, action = DATA.obs[0], DATA.action[0]
+    policy = BC(width=8, depth=1).init(table, KEY)
+    squared = np.sum((plain_action(policy, obs) - action) ** 2)
+    np.testing.assert_allclose(squared_error(policy, obs, action), squared, rtol=1e-5)
+    gaussian = BC(head="gaussian", width=8, depth=1).init(table, KEY)
+    mean, std = (np.asarray(x) for x in gaussian.moments(obs))
+    std = np.exp(std)
+    density = np.prod(np.exp(-(((action - mean) / std) ** 2) / 2) / (std * np.sqrt(2 * np.pi)))
+    np.testing.assert_allclose(negative_log_likelihood(gaussian, obs, action), -np.log(density), rtol=1e-4)
+    row = {"obs": obs, "action": action, "loss_weight": 3.0}
+    np.testing.assert_allclose(WeightedBC().loss(policy, row, KEY)[0], 3 * squared, rtol=1e-5)
+    np.testing.assert_array_equal(BC(scale=False, width=8).init(table, KEY).scale.std, 1)
+
+
+def test_the_value_that_weighs_a_clone_is_of_the_trajectories_it_clones(monkeypatch):
+    given = []
+    monkeypatch.setattr(bc, "train_value", lambda table, *words, **more: given.append(table) or (None, None))
+    config = WeightedBC(percent=34)
+    config.prepare(DATA)
+    np.testing.assert_array_equal(given[0]["reward"], DATA.top(34).reward)
+
+
+# -- TD3+BC -----------------------------------------------------------------------------------------------------
 
 
 def test_td3_critic_loss_by_hand():
@@ -112,18 +131,6 @@ def test_target_noise_is_clipped_and_in_half_ranges():
     for seed in range(4):
         loss, _ = config.critic_loss(model, model.critic, row, jax.random.key(seed))
         assert np.abs(float(loss) / np.array(possible) - 1).min() < 1e-3
-
-
-def test_td3bc_in_other_chunks_ends_the_same():
-    """Up to rounding where chunks begin or end between a step of the critic and one of the actor."""
-    config = TD3BC(width=16, fit=Fit(steps=8, batch=8))
-    table = config.table(DATA)
-    ends = []
-    for every in (8, 5):
-        *_, (state, _) = loop.run(config, loop.start(config, table, (0, 1)), table, (0, 1), every)
-        ends.append(state)
-    for one, other in zip(*map(jax.tree.leaves, ends), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_td3bc_actor_loss_by_hand():
@@ -312,63 +319,6 @@ def test_sac_critic_loss_by_hand():
     np.testing.assert_allclose(config.critic_loss(model, row, noise, 3.0)[1], expected, rtol=1e-4)
 
 
-def test_the_integral_over_all_actions():
-    """For Q = 2u₁ + c the integral of exp Q over [-1, 1]² is known, and each way of drawing finds it alone."""
-    model, table = fresh(CQL(width=32, depth=2))
-    span = model.actor.range
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(40_000, 2)).astype(np.float32)
-    uniform = rng.uniform(-1, 1, (20_000, 2)).astype(np.float32)
-
-    def critic(obs, action):
-        return jnp.array([2.0, 2.0]) * span.unit(action)[0] + jnp.array([0.0, 3.0])
-
-    known = np.log(2 * np.sinh(2) / 2) + np.log(2) + np.array([0, 3])
-    for noisy, flat in ((noise, uniform), (noise, uniform[:1]), (noise[:2], uniform)):
-        sampled = jax.jit(partial(sample, model.actor, table["obs"][0], table["obs"][1]))(noisy, flat)
-        np.testing.assert_allclose(log_integral(critic, table["obs"][0], sampled, 0, KEY), known, atol=0.04)
-
-
-@pytest.mark.parametrize("pushed", [1, 3])
-def test_actions_drawn_by_weight_are_pushed_as_all_would_be_on_average(pushed):
-    """The value is the same with each key; the slope is, over many keys, that of all samples by their weights."""
-    model, table = fresh(CQL(width=32, depth=2))
-    rng = np.random.default_rng(0)
-    noise, uniform = rng.normal(size=(8, 2)), rng.uniform(-1, 1, (4, 2))
-    obs = table["obs"][0]
-    sampled = sample(model.actor, obs, table["obs"][1], jnp.asarray(noise), jnp.asarray(uniform))
-    sharp = jax.tree.map(lambda leaf: 3 * leaf, model.critic.twins)  # so that weights differ
-    critic = eqx.tree_at(lambda c: c.twins, model.critic, sharp)
-
-    def total(critic, pushed, key):
-        both = log_integral(critic, obs, sampled, pushed, key)
-        return both[0] - 2 * both[1], both  # so that the twins are told apart
-
-    slope = eqx.filter_grad(total, has_aux=True)
-    exact, known = slope(critic, 0, KEY)
-    keys = jax.random.split(KEY, 40_000 // pushed)
-    slopes, values = jax.jit(jax.vmap(lambda key: slope(critic, pushed, key)))(keys)
-    np.testing.assert_allclose(values, jnp.broadcast_to(known, values.shape), rtol=1e-5)
-    for found, expected in zip(jax.tree.leaves(slopes.twins), jax.tree.leaves(exact.twins), strict=True):
-        spread = 5 * np.std(found, 0) / np.sqrt(len(keys)) + 1e-4 * np.abs(expected).max()
-        assert (np.abs(np.mean(found, 0) - expected) < spread).all()
-
-
-def test_the_temperature_holds_the_entropy_that_is_asked_for():
-    """It has no slope where the policy's entropy is the target, and falls where there is more of it."""
-    model, table = fresh(SAC(width=8))
-    noise = jnp.array([0.3, -0.2])
-    entropy = -float(draw(model.actor, table["obs"][0], noise)[1])
-
-    def slope_at(target):
-        config = SAC(width=8, target_entropy=target)
-        return float(jax.grad(lambda m: config.actor_loss(m, table["obs"][0], noise)[0])(model).log_temperature)
-
-    assert slope_at(entropy) == pytest.approx(0, abs=1e-5)
-    assert slope_at(entropy - 1) == pytest.approx(1, abs=1e-5)
-    assert slope_at(None) == pytest.approx(slope_at(-2.0))
-
-
 def test_sac_actor_loss_by_hand():
     """α·log π - min Q of the trained critics, and the price of the temperature."""
     config = SAC(width=32, target_entropy=-3.0)
@@ -497,3 +447,100 @@ def test_cql_gradients_stay_in_their_part():
     for a, b in zip(*(jax.tree.leaves(g.critic) for g in (sac, bellman)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(sac.critic_target))
+
+
+# -- what takes longer -------------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnums=0)
+def critic_loss(config, model, row, key):
+    if isinstance(config, TD3BC):
+        return config.critic_loss(model, model.critic, row, key)[1]["critic_loss"]
+    return config.loss(model, row, key)[1]["critic_loss"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [TD3BC(width=32), IQL(width=32), SAC(width=32), CQL(width=32, depth=2, samples=2)],
+    ids=lambda c: type(c),
+)
+def test_only_a_real_end_ends_bootstrapping(config):
+    model, table = fresh(config)
+    key = jax.random.key(5)
+    elsewhere = jnp.full(3, 2.0)
+    for done, depends in ((0.0, True), (1.0, False)):
+        here = critic_loss(config, model, row_of(table, 0, done=done), key)
+        there = critic_loss(config, model, row_of(table, 0, done=done, next_obs=elsewhere), key)
+        assert (abs(float(here - there)) > 1e-4) == depends
+    last = DATA.start[1:] - 1
+    np.testing.assert_array_equal(np.flatnonzero(table["done"]), last[DATA.terminal])
+    assert 0 < DATA.terminal.sum() < len(DATA)  # so the data have an end of either kind
+
+
+def test_td3bc_in_other_chunks_ends_the_same():
+    """Up to rounding where chunks begin or end between a step of the critic and one of the actor."""
+    config = TD3BC(width=16, fit=Fit(steps=8, batch=8))
+    table = config.table(DATA)
+    ends = []
+    for every in (8, 5):
+        *_, (state, _) = loop.run(config, loop.start(config, table, (0, 1)), table, (0, 1), every)
+        ends.append(state)
+    for one, other in zip(*map(jax.tree.leaves, ends), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_the_temperature_holds_the_entropy_that_is_asked_for():
+    """It has no slope where the policy's entropy is the target, and falls where there is more of it."""
+    model, table = fresh(SAC(width=8))
+    noise = jnp.array([0.3, -0.2])
+    entropy = -float(draw(model.actor, table["obs"][0], noise)[1])
+
+    def slope_at(target):
+        config = SAC(width=8, target_entropy=target)
+        return float(jax.grad(lambda m: config.actor_loss(m, table["obs"][0], noise)[0])(model).log_temperature)
+
+    assert slope_at(entropy) == pytest.approx(0, abs=1e-5)
+    assert slope_at(entropy - 1) == pytest.approx(1, abs=1e-5)
+    assert slope_at(None) == pytest.approx(slope_at(-2.0))
+
+
+def test_the_integral_over_all_actions():
+    """For Q = 2u₁ + c the integral of exp Q over [-1, 1]² is known, and each way of drawing finds it alone."""
+    model, table = fresh(CQL(width=32, depth=2))
+    span = model.actor.range
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(40_000, 2)).astype(np.float32)
+    uniform = rng.uniform(-1, 1, (20_000, 2)).astype(np.float32)
+
+    def critic(obs, action):
+        return jnp.array([2.0, 2.0]) * span.unit(action)[0] + jnp.array([0.0, 3.0])
+
+    known = np.log(2 * np.sinh(2) / 2) + np.log(2) + np.array([0, 3])
+    for noisy, flat in ((noise, uniform), (noise, uniform[:1]), (noise[:2], uniform)):
+        sampled = jax.jit(partial(sample, model.actor, table["obs"][0], table["obs"][1]))(noisy, flat)
+        np.testing.assert_allclose(log_integral(critic, table["obs"][0], sampled, 0, KEY), known, atol=0.04)
+
+
+@pytest.mark.parametrize("pushed", [1, 3])
+def test_actions_drawn_by_weight_are_pushed_as_all_would_be_on_average(pushed):
+    """The value is the same with each key; the slope is, over many keys, that of all samples by their weights."""
+    model, table = fresh(CQL(width=32, depth=2))
+    rng = np.random.default_rng(0)
+    noise, uniform = rng.normal(size=(8, 2)), rng.uniform(-1, 1, (4, 2))
+    obs = table["obs"][0]
+    sampled = sample(model.actor, obs, table["obs"][1], jnp.asarray(noise), jnp.asarray(uniform))
+    sharp = jax.tree.map(lambda leaf: 3 * leaf, model.critic.twins)  # so that weights differ
+    critic = eqx.tree_at(lambda c: c.twins, model.critic, sharp)
+
+    def total(critic, pushed, key):
+        both = log_integral(critic, obs, sampled, pushed, key)
+        return both[0] - 2 * both[1], both  # so that the twins are told apart
+
+    slope = eqx.filter_grad(total, has_aux=True)
+    exact, known = slope(critic, 0, KEY)
+    keys = jax.random.split(KEY, 40_000 // pushed)
+    slopes, values = jax.jit(jax.vmap(lambda key: slope(critic, pushed, key)))(keys)
+    np.testing.assert_allclose(values, jnp.broadcast_to(known, values.shape), rtol=1e-5)
+    for found, expected in zip(jax.tree.leaves(slopes.twins), jax.tree.leaves(exact.twins), strict=True):
+        spread = 5 * np.std(found, 0) / np.sqrt(len(keys)) + 1e-4 * np.abs(expected).max()
+        assert (np.abs(np.mean(found, 0) - expected) < spread).all()

@@ -282,6 +282,20 @@ def test_a_ring_is_walked_as_often_as_is_allowed(allowed, rounds):
     assert entry["stitched_steps"] == rounds
 
 
+@pytest.mark.parametrize(("learned", "worth"), [(1000.0, 0.25 + 0.5 * (10 + 0.5 * 20)), (1.0, 1.0)])
+def test_a_cut_end_goes_on_along_its_truest_edge(learned, worth):
+    """From row 2 to row 3 or, with a larger margin, to row 6; it is worth no more than was learned."""
+    data = data_of([1, 1], [3, 4], [10, 20], terminal=[1, 2])
+    graph = graph_of(data, [(2, -1)], edges={6: [3, 6]})
+    graph = replace(graph, reward=np.array([0.5, 0.25], np.float32))
+    values = np.zeros(9)
+    values[2] = learned
+    config = Improve(planner="optimal", optimal=OptimalConfig(discount=0.5))
+    expected = values.copy()
+    expected[2] = worth
+    np.testing.assert_allclose(stitch._ends_worth(setup_of(data, config), graph, values), expected)
+
+
 def test_settings_that_are_given_come_first():
     data = replace(data_of([1, 1], [1, 1, 1]), info={"env_horizon": 60})
     assert Improve(max_length=7).horizon(data) == 7
