@@ -11,11 +11,14 @@ from trajstitch.data import (
     Dataset,
     Seams,
     Trajectory,
+    change_table,
     concatenate,
+    count_revisits,
     effective_steps,
     from_trajectories,
     normalised_weight,
     repeated,
+    step_table,
 )
 from trajstitch.errors import InputError
 from worlds import datasets, random_dataset, same
@@ -31,6 +34,26 @@ def test_no_step_crosses_an_episode(data):
         np.testing.assert_array_equal(data.action[steps], trajectory.action)
     assert len(data) == len(list(data)) == len(data.length) == len(data.returns)
     assert data.length.sum() == data.transitions == len(data.row)
+
+
+def test_rows_of_steps_and_ends_by_hand():
+    """Three steps to a real end, then two that were cut."""
+    data = replace(random_dataset(0, (3, 2)), terminal=np.array([True, False]))
+    assert data.row.tolist() == [0, 1, 2, 4, 5]
+    assert data.last_row.tolist() == [3, 6]
+    assert data.steps_left.tolist() == [3, 2, 1, 2, 1]
+    table = step_table(data)
+    assert table["done"].tolist() == [0, 0, 1, 0, 0]
+    np.testing.assert_array_equal(table["obs"], data.obs[[0, 1, 2, 4, 5]])
+    np.testing.assert_array_equal(table["next_obs"], data.obs[[1, 2, 3, 5, 6]])
+    changes = change_table(data)
+    np.testing.assert_array_equal(changes["given"], table["obs"])
+    np.testing.assert_array_equal(changes["change"], table["next_obs"] - table["obs"])
+
+
+def test_revisits_are_counted_within_a_trajectory():
+    assert count_revisits(np.array([3, 0, 1, 2]), np.array([0, 1, 4])) == 0
+    assert count_revisits(np.array([1, 2, 1, 1, 2, 1]), np.array([0, 4, 6])) == 2
 
 
 @given(datasets())
@@ -85,6 +108,7 @@ def test_top_takes_the_best_by_return(data):
     assert len(best) == 2
     assert best.returns.min() >= np.sort(data.returns)[-2]
     assert len(data.top(1e-6)) == 1
+    assert len(data.top(40)) == 2  # rounded
     assert same(data.top(100), data)
 
 
@@ -110,6 +134,13 @@ def test_fingerprint_sees_every_array_and_only_them(data):
     prints.add(replace(data, start=np.array([0, 6, 7, 14, 17]) - [0, 1, 0, 0, 0]).fingerprint)
     assert len(prints) == 6
     assert replace(data, info={"env_id": "X"}).fingerprint == data.fingerprint
+    # The same numbers in other shapes: 6 × 3 and 4 × 1 of them, or 6 × 1 and 4 × 4.
+    numbers = np.arange(22, dtype=np.float32)
+    rest = {"reward": np.zeros(4, np.float32), "start": np.array([0, 2, 4]), "terminal": np.zeros(2, bool)}
+    one, other = (
+        Dataset(numbers[:cut].reshape(6, -1), numbers[cut:].reshape(4, -1), **rest).fingerprint for cut in (18, 6)
+    )
+    assert one != other
 
 
 def test_repr_tells_the_essentials(data):
@@ -251,6 +282,7 @@ def test_weights_are_part_of_the_data(data):
     heavy = replace(data, weight=weight)
     other = replace(data, weight=weight[::-1].copy())
     assert len({data.fingerprint, heavy.fingerprint, other.fingerprint}) == 3
+    assert data.steps_fingerprint == heavy.steps_fingerprint == data.fingerprint
     assert heavy.nbytes == data.nbytes + 17 * 4
     assert f"{effective_steps(weight):.0f} effective steps by weight" in repr(heavy)
     with pytest.raises(ValueError, match="read-only"):

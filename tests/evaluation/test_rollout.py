@@ -128,6 +128,7 @@ def test_reference_scores_of_the_data_come_first():
     assert reference_scores("Hopper-v5") == (-20.272305, 3234.3)
     assert reference_scores("Hopper-v5", {"ref_min_score": 0.0, "ref_max_score": 10.0}) == (0.0, 10.0)
     assert reference_scores("Mine-v0", {"ref_max_score": 10.0}) is None
+    assert reference_scores("Mine-v0", {"ref_min_score": 0.0}) is None
 
 
 def test_bootstrap_interval_covers_the_mean_as_often_as_it_says():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import load, save
-from trajstitch.formats.d4rl import from_table, to_table
+from trajstitch.formats.d4rl import from_table, read, to_table
 from worlds import changed, datasets, random_dataset, same
 
 
@@ -154,6 +154,27 @@ def test_reading_agrees_with_a_plain_loop(data, successors, cut):
         ends = table["terminals"] | table["timeouts"]
         ends[-1] = True
         assert read.info["dropped_steps"] == ends.sum()
+
+
+def test_an_episode_ends_or_times_out():
+    data = replace(random_dataset(0, (2, 1, 2)), terminal=np.array([True, True, False]))
+    table = to_table(data)
+    assert table["terminals"].tolist() == [False, True, True, False, False]
+    assert table["timeouts"].tolist() == [False, False, False, False, True]
+
+
+def test_the_usual_time_limit_is_for_files_that_record_no_time_outs(hdf5, data):
+    assert read(hdf5, usual_horizon=2).length.tolist() == data.length.tolist()
+    unmarked = read(changed(hdf5, timeouts=None), usual_horizon=4)
+    assert unmarked.info["split_by"] == "horizon 4"
+    assert unmarked.length.tolist() == [4, 1, 1, 4, 4, 3]
+    assert read(hdf5, episode_horizon=5, usual_horizon=4).length.tolist() == [5, 1, 5, 3, 3]
+
+
+def test_a_jump_in_one_column_is_a_jump():
+    table = to_table(random_dataset(0, (6,)))
+    table["next_observations"][2, 1] += 1
+    assert from_table(table, {}).length.tolist() == [3, 3]
 
 
 def test_old_files_have_rewards_in_a_column_and_flags_as_numbers(data):

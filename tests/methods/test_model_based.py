@@ -21,6 +21,7 @@ from trajstitch.methods.morel import Halt, MOReL
 from trajstitch.methods.train import configure, train
 from trajstitch.models.dynamics import DynamicsConfig, GaussianStep
 from trajstitch.models.world_model import (
+    ActionDynamics,
     Prediction,
     World,
     discrepancy,
@@ -208,6 +209,19 @@ def test_rollouts_go_on_from_where_they_are():
     assert (rows["action"] <= 2).all()
     assert rows["action"].std() > 0.1
     assert not rows["done"].any()
+
+
+def test_what_an_action_does():
+    """Raw next states and rewards of every member."""
+    world = ActionDynamics(counting_world(-np.inf, np.inf).member)
+    next_obs, reward = world.steps(jnp.array([[5.0], [7.0]]), jnp.array([[1.0], [-2.0]]))
+    np.testing.assert_allclose(next_obs, [[[6], [5]]] * 2)
+    np.testing.assert_allclose(reward, [[3, 3]] * 2)
+
+
+def test_a_twentieth_of_the_trajectories_chooses_the_elites():
+    train, held_out = split_steps(random_dataset(0, [2] * 40), seed=0)
+    assert (len(train["given"]), len(held_out["given"])) == (76, 4)
 
 
 def test_a_rollout_ends_outside_the_range_and_begins_anew():

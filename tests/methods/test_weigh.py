@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import sys
+from functools import partial
 
+import jax
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
@@ -14,9 +16,11 @@ from trajstitch.data import Dataset, Trajectory, effective_steps, from_trajector
 from trajstitch.errors import InputError
 from trajstitch.jobs import weigh as weighing
 from trajstitch.jobs.weigh import weigh, weigh_run
-from trajstitch.methods.weigh import Appraisal, Weigh, outcomes, temperature_for, weigh_by
+from trajstitch.methods.iql import advantage_of, scaled_steps
+from trajstitch.methods.weigh import Appraisal, Weigh, appraise, outcomes, start_critics, temperature_for, weigh_by
 from trajstitch.models.world_model import split_steps
 from trajstitch.training.loop import Fit
+from trajstitch.training.networks import pick
 
 SMALL = Weigh(members=3, width=32, depth=1, discount=0.9, effective_share=0.3, fit=Fit(1500, 64, 3e-3))
 TINY = Weigh(members=2, width=4, depth=1, fit=Fit(8, 4, 1e-3))
@@ -83,6 +87,33 @@ def test_the_outcome_is_a_plain_sum():
             gain = reward[n] + 0.9 * (0 if ended else value[row + 1]) - value[row]
             later = plain[n] = gain + 0.9 * 0.8 * later
     np.testing.assert_allclose(outcomes(data, value, config), plain, rtol=1e-5)
+
+
+def test_weights_by_hand():
+    """e^score of mean advantage and outcome, each in units of its std; the best thousandth counts alike."""
+    data = drift(10, 6)
+    rng = np.random.default_rng(0)
+    appraisal = Appraisal(rng.normal(size=(2, 60)).astype("f4"), rng.normal(size=70).astype("f4"))
+    config = Weigh(temperature=1.5)
+    advantage, outcome = appraisal.advantage.mean(0), outcomes(data, appraisal.value.astype(float), config)
+    score = advantage / advantage.std() + outcome / outcome.std()
+    weight = np.exp(1.5 * np.minimum(score, np.quantile(score, 0.999)))
+    np.testing.assert_allclose(weigh_by(data, appraisal, config).weight, weight / weight.mean(), rtol=1e-4)
+
+
+def test_members_are_asked_about_every_step_and_state():
+    """Each about the advantage of a step from its own state; all together about the value."""
+    data = drift(4, 5)
+    config = Weigh(members=3, width=8, depth=1)
+    model = start_critics(scaled_steps(data), config, 0).model
+    appraisal = appraise(model, data)
+    members = [pick(model, p) for p in range(3)]
+    obs = data.obs[data.row]
+    for found, one in zip(appraisal.advantage, members, strict=True):
+        expected = jax.vmap(partial(advantage_of, one))(obs, data.action)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    values = np.mean([jax.vmap(one.value)(data.obs) for one in members], 0)
+    np.testing.assert_allclose(appraisal.value, values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9])

@@ -156,6 +156,30 @@ def test_of_nearly_equal_steps_the_one_in_the_best_neighbourhood_is_taken(agree,
     means[2:] = 0.5
     kept = solve(problem, OptimalConfig(agree=1.0), around).choice.tolist()
     assert kept == [-1]  # the recorded step, whose landing has the best neighbourhood of all
+    means[2:] = 0.7
+    assert solve(problem, OptimalConfig(agree=1.5), around).choice.tolist() == [-1]  # no seam for nothing
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_units_of_rewards_do_not_matter(unit):
+    """Neither what is nearly as good nor what is better depends on them."""
+    graph = graph_of([0], [1], [[2, 3, 4]])
+    reward, edge_reward = unit * np.array([-1.0]), unit * np.array([0, -0.5, -0.05])
+    problem = Problem(graph, reward, edge_reward, np.zeros(3), np.zeros(5))
+    around = Neighbourhood(lambda v: np.zeros(5), lambda v: np.array([0, 0.7, 1.0, 3.0, 2.0]))
+    assert solve(problem, OptimalConfig(agree=0.0), around).choice.tolist() == [0]
+    assert solve(problem, OptimalConfig(agree=0.1), around).choice.tolist() == [2]
+
+
+def test_of_equal_better_steps_an_edge_is_taken_before_the_recorded_one():
+    """From a worse edge; whether all steps are compared or only those to the rows that changed."""
+    graph = graph_of([0], [1], [[2, 3]])
+    problem = Problem(graph, np.array([1.0]), np.array([0.0, 1.0]), np.zeros(2), np.zeros(4))
+    config, value, moved = OptimalConfig(), np.zeros(4), np.array([1, 2, 3])
+    for compare, more in ((optimal._compare_all, ()), (optimal._compare_some, (incoming_of(graph, 4), moved))):
+        choice = np.array([0])
+        compare(problem, config, value, 1e-6, choice, *more)
+        assert choice.tolist() == [1]
 
 
 def test_of_equal_steps_the_recorded_one_then_the_first_edge():

@@ -135,6 +135,8 @@ def test_a_number_is_the_mean_over_the_steps_that_have_it():
     np.testing.assert_array_equal(second["count"], [4, 4])  # 3, 4, 5
     np.testing.assert_array_equal(third["count"], [7, 7])  # 6, 7
     assert first["loss"].shape == (2,)
+    single = loop.run(learner, loop.start(learner, TABLE, (0, 1)), TABLE, (0, 1), 1)
+    assert [np.isfinite(metrics["count"]).all() for _, metrics in single] == [False, True] * 4
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,89 @@ def test_the_best_held_out_weights_are_kept_and_waiting_ends():
     np.testing.assert_allclose(kept, held.min(0), rtol=1e-5)
     last, _ = loop.train_best(learner, TABLE, other, (0, 1, 2), keep_last=True, patience=3)
     assert not np.allclose(last["w"], best["w"])
+
+
+@dataclass(frozen=True)
+class Scripted(Learner):
+    """Learns nothing: the held-out loss of seed p after step t is script[p][t - 1]."""
+
+    script: tuple[tuple[float, ...], ...] = ()
+    fit: Fit = Fit(steps=20, batch=1)
+
+    def init(self, table, key):
+        return {"who": jax.random.key_data(key)[-1].astype(jnp.int32), "steps": jnp.zeros((), jnp.int32)}
+
+    def begin(self, model):
+        return jnp.zeros(())
+
+    def step(self, model, opt_state, batch, key, phase):
+        return {**model, "steps": model["steps"] + 1}, opt_state, {"loss": jnp.zeros(())}
+
+    def loss(self, model, row, key):
+        return jnp.array(self.script)[model["who"], model["steps"] - 1]
+
+
+def checked(*script, steps=20, **more):
+    """The steps whose weights are kept and those at which the held-out loss was checked."""
+    padded = tuple(tuple(one) + (one[-1],) * (steps - len(one)) for one in script)
+    learner = Scripted(padded, Fit(steps=steps, batch=1))
+    model, history = loop.train_best(learner, TABLE, TABLE, range(len(script)), **more)
+    return model["steps"].tolist(), history.step
+
+
+def test_patience_ends_after_so_many_checks_without_a_lower_loss():
+    assert checked([5, 4, 3, 4], patience=2) == ([3], [1, 2, 3, 4, 5])
+    assert checked([5, 4, 3, 4], patience=3) == ([3], [1, 2, 3, 4, 5, 6])
+    assert checked([5, 4, 3, 4], patience=2, keep_last=True) == ([5], [1, 2, 3, 4, 5])
+    # Every lower loss begins the waiting anew, but only one lower than all before.
+    assert checked([5, 6, 4, 5, 3, 4], patience=2) == ([5], [*range(1, 8)])
+    assert checked([5, 3, 4, 3.5], patience=2) == ([2], [1, 2, 3, 4])
+    # One member that still learns is enough, and each keeps its own best.
+    assert checked([*range(20, 0, -1)], [1, 2], patience=2) == ([20, 1], [*range(1, 21)])
+    assert checked([5, 4, 3, 4]) == ([3], [*range(1, 21)])
+
+
+def test_the_held_out_loss_is_checked_at_most_twenty_times():
+    assert checked([1], steps=30)[1] == [*range(2, 31, 2)]
+    assert checked([1], steps=7)[1] == [*range(1, 8)]
+
+
+def test_every_row_is_drawn_and_no_other():
+    """Rows are told apart by powers of two: a batch of many has each about as often."""
+    table = {"x": 2.0 ** np.arange(4)[:, None], "y": np.zeros((4, 1))}
+
+    class Drawn(Line):
+        def loss(self, model, row, key):
+            found = {f"row {i}": jnp.mean(row["x"] == 2.0**i) for i in range(4)}
+            return jnp.zeros(()), found
+
+    learner = Drawn(Fit(steps=4, batch=256))
+    for rows, expected in ((None, [0.25] * 4), ([range(1, 3)], [0, 0.5, 0.5, 0]), ([range(3, 4)], [0, 0, 0, 1])):
+        _, mean = next(loop.run(learner, loop.start(learner, table, (0,)), table, (0,), 4, rows=rows))
+        np.testing.assert_allclose([mean[f"row {i}"][0] for i in range(4)], expected, atol=0.06)
+
+
+def test_every_row_of_a_batch_has_a_key_of_its_own():
+    def loss(model, row, key):
+        drawn = jax.random.uniform(key)
+        return drawn, {"square": drawn**2}
+
+    mean, metrics = loop.mean_loss(loss, None, TABLE, jax.random.key(0))
+    assert float(mean) == pytest.approx(1 / 2, abs=0.1)
+    assert float(metrics["square"] - mean**2) == pytest.approx(1 / 12, abs=0.03)
+
+
+class Lost(Scripted):
+    """The second member's loss is nan."""
+
+    def step(self, model, opt_state, batch, key, phase):
+        return model, opt_state, {"loss": jnp.where(model["who"] == 1, jnp.nan, 0.0)}
+
+
+def test_divergence_of_one_member_is_said():
+    learner = Lost()
+    with pytest.raises(InputError, match="diverged"):
+        next(loop.run(learner, loop.start(learner, TABLE, (0, 1)), TABLE, (0, 1), 2))
 
 
 def test_divergence_is_said():
