@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
     from trajstitch.evaluation.scores import evaluate as evaluate
     from trajstitch.formats import load as load
     from trajstitch.formats import save as save
+    from trajstitch.formats.features import Features as Features
     from trajstitch.jobs.improve import improve as improve
     from trajstitch.jobs.improve import improve_run as improve_run
     from trajstitch.jobs.improve import write_report as write_report
@@ -60,6 +61,7 @@ _HOME = {
     "InputError": "errors",
     "load": "formats",
     "save": "formats",
+    "Features": "formats.features",
     "Fit": "training.loop",
     "DynamicsConfig": "models.dynamics",
     "InverseConfig": "models.inverse",

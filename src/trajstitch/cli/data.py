@@ -52,7 +52,7 @@ class Convert(DataCommand):
     """Copy a data set into another format, or set the rewards of a maze's task."""
 
     target: Annotated[Positional[str], tyro.conf.arg(metavar="TARGET")]
-    """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
     env: MaybeStr = None
     """Gymnasium id of the data, to be stored in the target."""
     physics: MaybePhysics = None
@@ -64,10 +64,10 @@ class Convert(DataCommand):
 
     def run(self) -> dict[str, Any]:
         """Load and save."""
-        from trajstitch.formats import save
+        from trajstitch.formats import place, save
         from trajstitch.storage.atomic import check_apart
 
-        check_apart([self.data], self.target)
+        check_apart([place(self.data)], place(self.target))
         data = _named(self.load(), self.env, self.physics)
         if self.set_task:
             if data.weight is not None:
@@ -89,7 +89,7 @@ class Collect(Command):
     steps: int
     """At least this many steps."""
     out: str
-    """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
     mix: tuple[str, ...] = ()
     """Several policies as FILE:SHARE, such as medium.npz:0.9 expert.npz:0.1."""
     physics: Physics = "gymnasium"
@@ -108,16 +108,16 @@ class Collect(Command):
     def run(self) -> dict[str, Any]:
         """Collect and save."""
         from trajstitch.evaluation.collect import collect, collect_mixture
-        from trajstitch.formats import save, writer
+        from trajstitch.formats import place, save, writer
         from trajstitch.storage.atomic import check_apart, check_target
 
         if bool(self.policy) == bool(self.mix):
             raise InputError("give either one POLICY or --mix FILE:SHARE FILE:SHARE …")
         shares = [_share(word) for word in self.mix]
-        check_apart([self.policy] if self.policy else [name for name, _ in shares], self.out)
+        check_apart([self.policy] if self.policy else [name for name, _ in shares], place(self.out))
         writer(self.out)  # raises InputError now if the ending is unknown
         if not self.out.startswith("minari:"):
-            check_target(Path(self.out), self.overwrite)
+            check_target(Path(place(self.out)), self.overwrite)
         options: dict[str, Any] = {
             "physics": self.physics,
             "deterministic": self.deterministic,

@@ -10,7 +10,7 @@ import tyro
 
 from trajstitch.cli.command import DataCommand, parse_as, parse_preset
 from trajstitch.data import Dataset
-from trajstitch.formats import ENDINGS
+from trajstitch.formats import ENDINGS, place
 from trajstitch.jobs.improve import improve_run
 from trajstitch.methods.weigh import WEIGH_PRESETS
 from trajstitch.progress import bars
@@ -38,7 +38,7 @@ class ImproveCommand(DataCommand):
     def run(self) -> dict[str, Any]:
         """Improve into the run directory and print the verdict."""
         keep_compiled()
-        check_apart([self.data], self.out)
+        check_apart([place(self.data)], self.out)
         data = self.load()
         ending = Path(self.data).suffix
         with bars(self.quiet) as tell:

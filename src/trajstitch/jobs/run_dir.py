@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
-from trajstitch.formats import ENDINGS
+from trajstitch.formats import ENDINGS, place
 from trajstitch.storage.archive import read_arrays, write_arrays
 from trajstitch.storage.atomic import check_apart, remove, replacing, write_json
 from trajstitch.storage.serialise import restore, store
@@ -76,7 +76,7 @@ class Run:
 
         Overwriting removes what a run wrote and nothing else; `inputs` must not lie in the directory.
         """
-        check_apart(inputs, path)
+        check_apart([place(name) for name in inputs], path)
         run = Run(Path(path))
         if run.path.exists() and not run.path.is_dir():
             raise InputError(f"{path} is a file, not a run directory; choose another name")
