@@ -35,16 +35,42 @@ class Inspect(DataCommand):
     """Gymnasium id of the data, if the file names none; needed for normalised scores."""
     physics: MaybePhysics = None
     """Physics of the data, if the file names none: gymnasium or d4rl."""
+    html: MaybeStr = None
+    """Also write a page with every episode and what is unusual about it to this file (.html)."""
+    overwrite: bool = False
+    """Replace the page if it exists."""
 
     def run(self) -> dict[str, Any]:
-        """Print a summary."""
-        from trajstitch.cli.summary import show, summarise
+        """Print a summary, and write the page."""
+        from trajstitch.cli.summary import show, show_episodes, summarise
+        from trajstitch.episodes import episode_table
 
+        self._check_page()
         data = _named(self.load(), self.env, self.physics)
-        summary = summarise(data)
+        episodes = episode_table(data)
+        summary = summarise(data, episodes)
         if not self.quiet:
             show(data, summary, self.data)
+            show_episodes(summary)
+        if self.html:
+            from trajstitch.report.inspection import render_inspection
+            from trajstitch.storage.atomic import write_text
+
+            write_text(Path(self.html), render_inspection(self.data, summary, episodes))
+            self.say(f"{self.html}: written")
         return summary
+
+    def _check_page(self) -> None:
+        """Raise InputError now, before the work, if the page cannot be written."""
+        from trajstitch.formats import place
+        from trajstitch.storage.atomic import check_apart, check_target
+
+        if self.html is None:
+            return
+        if Path(self.html).suffix != ".html":
+            raise InputError(f"--html {self.html}: give a name that ends in .html")
+        check_apart([place(self.data)], self.html)
+        check_target(Path(self.html), self.overwrite)
 
 
 @dataclass(frozen=True, kw_only=True)
