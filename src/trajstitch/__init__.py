@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 from trajstitch.version import __version__
 
 if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
+    from trajstitch.conditions import where as where
     from trajstitch.data import Dataset as Dataset
     from trajstitch.data import Seams as Seams
     from trajstitch.data import Trajectory as Trajectory
     from trajstitch.data import concatenate as concatenate
     from trajstitch.data import from_trajectories as from_trajectories
+    from trajstitch.episodes import Episodes as Episodes
+    from trajstitch.episodes import episode_table as episode_table
     from trajstitch.errors import InputError as InputError
     from trajstitch.evaluation.audit import Audit as Audit
     from trajstitch.evaluation.audit import audit as audit
@@ -26,6 +29,7 @@ if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
     from trajstitch.evaluation.scores import evaluate as evaluate
     from trajstitch.formats import load as load
     from trajstitch.formats import save as save
+    from trajstitch.formats.features import Features as Features
     from trajstitch.jobs.improve import improve as improve
     from trajstitch.jobs.improve import improve_run as improve_run
     from trajstitch.jobs.improve import write_report as write_report
@@ -57,9 +61,13 @@ _HOME = {
     "Trajectory": "data",
     "concatenate": "data",
     "from_trajectories": "data",
+    "where": "conditions",
+    "Episodes": "episodes",
+    "episode_table": "episodes",
     "InputError": "errors",
     "load": "formats",
     "save": "formats",
+    "Features": "formats.features",
     "Fit": "training.loop",
     "DynamicsConfig": "models.dynamics",
     "InverseConfig": "models.inverse",

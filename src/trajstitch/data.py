@@ -101,6 +101,9 @@ class Dataset:
     info: Info = field(default_factory=dict)  # env_id, physics, reference scores, what loading left out
     seams: Seams | None = None  # only in improved data
     weight: Float | None = None  # [N] how much a step counts when cloned: 0 or more, mean 1; None: all the same
+    # [M] FILE#EPISODE that each trajectory was read from, whole; "" or None: unknown. It is not part of the
+    # fingerprint. Formats that hold more than a Dataset does (videos, other features) carry that along by it.
+    origin: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         for name, dtype, ndim in _FIELDS:
@@ -118,6 +121,8 @@ class Dataset:
         if self.weight is not None:
             _check_weight(self.weight, self.transitions)
             object.__setattr__(self, "weight", _frozen(self.weight))
+        if self.origin is not None and self.origin.shape != (len(self),):
+            raise InputError(f"origin has shape {self.origin.shape} for {len(self)} trajectories; leave it out")
 
     # -- sizes -------------------------------------------------------------------------------------------------
 
@@ -218,6 +223,7 @@ class Dataset:
             terminal=self.terminal[chosen],
             seams=self.seams.choose(step, chosen) if self.seams else None,
             weight=self.choose_weight(step),
+            origin=None if self.origin is None else self.origin[chosen],
         )
 
     def choose_weight(self, step: Any) -> Float | None:
@@ -308,7 +314,14 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
         terminal=np.concatenate([part.terminal for part in parts]),
         info={k: v for k, v in first.items() if all(part.info.get(k) == v for part in parts)},
         weight=_joined_weight(parts),
+        origin=_joined_origin(parts),
     )
+
+
+def _joined_origin(parts: Sequence[Dataset]) -> NDArray[np.str_] | None:
+    if all(part.origin is None for part in parts):
+        return None
+    return np.concatenate([np.full(len(part), "") if part.origin is None else part.origin for part in parts])
 
 
 def _joined_weight(parts: Sequence[Dataset]) -> Float | None:

@@ -9,6 +9,7 @@ from trajstitch.cli import COMMANDS, main
 from trajstitch.methods import METHODS, defaults
 
 SHARED = {"help", "seed", "json", "quiet", "episode-horizon", "flatten", "out", "seeds", "every", "env", "physics"}
+SHARED |= {"obs", "action", "reward-from", "done-from", "filter-key"}
 SHARED |= {"preset", "episodes", "env-horizon", "no-evaluation", "overwrite"}
 PAGES = [(name,) for name in COMMANDS if name != "train"] + [("train", method) for method in METHODS]
 

@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "Replay the seams of improved data in the simulator."),
     "collect": ("data", "Roll a policy out into a data set of whole episodes."),
     "convert": ("data", "Copy a data set into another format."),
+    "filter": ("episodes", "Keep the episodes that meet a condition."),
+    "merge": ("episodes", "Put data sets together."),
     "bench": ("bench", "Measure the speed of trajstitch on this machine."),
 }
 

@@ -106,7 +106,7 @@ class AuditCommand(Command):
 
     def _check_output(self, is_run: bool) -> None:
         """Raise InputError now, before the work, if the output cannot be written."""
-        from trajstitch.formats import writer
+        from trajstitch.formats import place, writer
         from trajstitch.storage.atomic import check_apart, check_target
 
         if self.drop_worse_than is not None:
@@ -123,9 +123,9 @@ class AuditCommand(Command):
             raise InputError("the audit of a run is written to its audit.json; leave --out out")
         elif Path(self.out).suffix != ".json":
             raise InputError(f"an audit is written as .json, not to {self.out}; --drop-worse-than writes data")
-        check_apart([name for name in (self.improved, self.data) if name], self.out)
+        check_apart([place(name) for name in (self.improved, self.data) if name], place(self.out))
         if not self.out.startswith("minari:"):
-            check_target(Path(self.out), self.overwrite)
+            check_target(Path(place(self.out)), self.overwrite)
 
 
 def audit_table(title: str, summary: dict[str, Any]) -> Table:

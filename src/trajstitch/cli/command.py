@@ -57,18 +57,40 @@ class DataCommand(Command):
     """Options of every command that reads a data set."""
 
     data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
-    """A file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    """A file (.hdf5, .npz, .traj), a folder of LeRobot's, d4rl:NAME, minari:ID, hf:NAME or demo."""
     episode_horizon: MaybeInt = None
     """Time limit of the data's episodes, for a file that records no time-outs."""
     flatten: bool = False
     """Put Minari's Dict observations into one vector."""
+    obs: tuple[str, ...] = ()
+    """Features of LeRobot's or robomimic's data that are the observation, one after another."""
+    action: tuple[str, ...] = ()
+    """Features of such data that are the action, one after another."""
+    reward_from: MaybeStr = None
+    """Feature that is the reward, or success-at-end: 1 in the last step of an episode that succeeds."""
+    done_from: MaybeStr = None
+    """Feature that says where an episode really ends."""
+    filter_key: MaybeStr = None
+    """Filter key of robomimic's data: only the demonstrations under mask/KEY."""
 
     def load(self) -> Dataset:
         """Load the data set, with progress."""
-        from trajstitch.formats import load
+        return self.load_from(self.data)
 
+    def load_from(self, source: str) -> Dataset:
+        """Load another data set by the same options."""
+        from trajstitch.formats import load
+        from trajstitch.formats.features import Features
+
+        features = Features(self.obs, self.action, self.reward_from, self.done_from, self.filter_key)
         with bar("loading", self.quiet) as tell:
-            return load(self.data, episode_horizon=self.episode_horizon, flatten=self.flatten, tell=tell)
+            return load(
+                source,
+                episode_horizon=self.episode_horizon,
+                flatten=self.flatten,
+                features=features,
+                tell=tell,
+            )
 
 
 def parse_preset(arguments: list[str], presets: Mapping[str, S], usual: str = "standard") -> S:

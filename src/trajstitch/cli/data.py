@@ -35,16 +35,42 @@ class Inspect(DataCommand):
     """Gymnasium id of the data, if the file names none; needed for normalised scores."""
     physics: MaybePhysics = None
     """Physics of the data, if the file names none: gymnasium or d4rl."""
+    html: MaybeStr = None
+    """Also write a page with every episode and what is unusual about it to this file (.html)."""
+    overwrite: bool = False
+    """Replace the page if it exists."""
 
     def run(self) -> dict[str, Any]:
-        """Print a summary."""
-        from trajstitch.cli.summary import show, summarise
+        """Print a summary, and write the page."""
+        from trajstitch.cli.summary import show, show_episodes, summarise
+        from trajstitch.episodes import episode_table
 
+        self._check_page()
         data = _named(self.load(), self.env, self.physics)
-        summary = summarise(data)
+        episodes = episode_table(data)
+        summary = summarise(data, episodes)
         if not self.quiet:
             show(data, summary, self.data)
+            show_episodes(summary)
+        if self.html:
+            from trajstitch.report.inspection import render_inspection
+            from trajstitch.storage.atomic import write_text
+
+            write_text(Path(self.html), render_inspection(self.data, summary, episodes))
+            self.say(f"{self.html}: written")
         return summary
+
+    def _check_page(self) -> None:
+        """Raise InputError now, before the work, if the page cannot be written."""
+        from trajstitch.formats import place
+        from trajstitch.storage.atomic import check_apart, check_target
+
+        if self.html is None:
+            return
+        if Path(self.html).suffix != ".html":
+            raise InputError(f"--html {self.html}: give a name that ends in .html")
+        check_apart([place(self.data)], self.html)
+        check_target(Path(self.html), self.overwrite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +78,7 @@ class Convert(DataCommand):
     """Copy a data set into another format, or set the rewards of a maze's task."""
 
     target: Annotated[Positional[str], tyro.conf.arg(metavar="TARGET")]
-    """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
     env: MaybeStr = None
     """Gymnasium id of the data, to be stored in the target."""
     physics: MaybePhysics = None
@@ -64,10 +90,10 @@ class Convert(DataCommand):
 
     def run(self) -> dict[str, Any]:
         """Load and save."""
-        from trajstitch.formats import save
+        from trajstitch.formats import place, save
         from trajstitch.storage.atomic import check_apart
 
-        check_apart([self.data], self.target)
+        check_apart([place(self.data)], place(self.target))
         data = _named(self.load(), self.env, self.physics)
         if self.set_task:
             if data.weight is not None:
@@ -89,7 +115,7 @@ class Collect(Command):
     steps: int
     """At least this many steps."""
     out: str
-    """Output; its ending (.hdf5, .npz, .traj) or minari:ID chooses the format."""
+    """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
     mix: tuple[str, ...] = ()
     """Several policies as FILE:SHARE, such as medium.npz:0.9 expert.npz:0.1."""
     physics: Physics = "gymnasium"
@@ -108,16 +134,16 @@ class Collect(Command):
     def run(self) -> dict[str, Any]:
         """Collect and save."""
         from trajstitch.evaluation.collect import collect, collect_mixture
-        from trajstitch.formats import save, writer
+        from trajstitch.formats import place, save, writer
         from trajstitch.storage.atomic import check_apart, check_target
 
         if bool(self.policy) == bool(self.mix):
             raise InputError("give either one POLICY or --mix FILE:SHARE FILE:SHARE …")
         shares = [_share(word) for word in self.mix]
-        check_apart([self.policy] if self.policy else [name for name, _ in shares], self.out)
+        check_apart([self.policy] if self.policy else [name for name, _ in shares], place(self.out))
         writer(self.out)  # raises InputError now if the ending is unknown
         if not self.out.startswith("minari:"):
-            check_target(Path(self.out), self.overwrite)
+            check_target(Path(place(self.out)), self.overwrite)
         options: dict[str, Any] = {
             "physics": self.physics,
             "deterministic": self.deterministic,

@@ -11,7 +11,7 @@ import tyro
 from trajstitch.cli.command import DataCommand, parse_as, parse_preset
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.formats import ENDINGS
+from trajstitch.formats import ENDINGS, place
 from trajstitch.jobs.improve import improve_run
 from trajstitch.methods.weigh import WEIGH_PRESETS
 from trajstitch.policies.policy import Policy, stacked
@@ -47,7 +47,7 @@ class ImproveCommand(DataCommand):
         """Improve into the run directory and print the verdict."""
         keep_compiled()
         inputs = [self.data, *([self.policy] if self.policy else [])]
-        check_apart(inputs, self.out)
+        check_apart([place(name) for name in inputs], self.out)
         data = self.load()
         ending = Path(self.data).suffix
         with bars(self.quiet) as tell:

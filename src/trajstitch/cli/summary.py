@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, Float, repeated
+from trajstitch.data import Dataset, repeated
+from trajstitch.episodes import Episodes, episode_table, saturated
 from trajstitch.evaluation.normalise import normalise, reference_scores
 from trajstitch.weight_facts import weight_facts
 
-_SATURATED = 0.999  # an action beyond this share of its half-range counts as saturated
 # What loading leaves in `info`: how many of these there were.
 _LEFT_OUT = {
     "dropped_steps": "last steps whose successor was not recorded, or was the start of another episode",
@@ -21,13 +21,18 @@ _LEFT_OUT = {
     "wrong_successors": "next_observations that are the start of another episode",
     "split_terminations": "terminations inside episodes, split there",
 }
+EPISODE_COLUMNS = (
+    *("episode", "length", "return", "success", "jerk", "jumps", "idle", "saturation", "duplicate", "distance"),
+    "weight",
+)
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def summarise(data: Dataset) -> dict[str, Any]:
+def summarise(data: Dataset, episodes: Episodes | None = None) -> dict[str, Any]:
     """Return everything that `trajstitch inspect` shows."""
     low, high = data.action.min(0), data.action.max(0)
     constant = np.flatnonzero(data.obs.min(0) == data.obs.max(0))
+    episodes = episodes or episode_table(data)
     return {
         "episodes": len(data),
         "transitions": data.transitions,
@@ -37,6 +42,7 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "return": _describe(data.returns),
         "normalised_return": _normalised(data),
         "return_histogram": _histogram(data.returns),
+        "has_rewards": bool(data.reward.any()),
         "terminals": int(data.terminal.sum()),
         "timeouts": int((~data.terminal).sum()),
         "duplicate_states": int(repeated(data.obs).sum()),
@@ -44,13 +50,15 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "nonfinite_columns": [],  # a Dataset holds only finite numbers; loading refuses others
         "action_low": low.tolist(),
         "action_high": high.tolist(),
-        "action_saturation": _saturation(data.action, low, high),
+        "action_saturation": saturated(data).mean(0).tolist(),
         "dropped_steps": _count(data, "dropped_steps"),
         "megabytes": data.nbytes / 1e6,
         "fingerprint": data.fingerprint,
         "info": dict(data.info),
         "seams": _seams(data),
         "weights": weight_facts(data),
+        "outliers": [{"episode": m, "why": why} for m, why in episodes.outlier.items()],
+        "per_episode": episodes.rows(),
     }
 
 
@@ -73,10 +81,11 @@ def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
     add("episodes", f"{s['episodes']:,} ({s['terminals']:,} terminal, {s['timeouts']:,} cut by a time limit)")
     add("transitions", f"{s['transitions']:,} of {s['obs_dim']} observations and {s['action_dim']} actions")
     add("length", _line(s["length"]))
-    add("return", _line(s["return"]))
+    add("return", _line(s["return"]) if s["has_rewards"] else "all rewards are 0")
     if s["normalised_return"]:
         add("normalised", _line(s["normalised_return"]))
-    add("", _draw(s["return_histogram"]))
+    if s["has_rewards"]:
+        add("", _draw(s["return_histogram"]))
     add("duplicate states", f"{s['duplicate_states']:,}")
     add("constant columns", ", ".join(f"obs {c}" for c in s["constant_columns"]) or "none")
     add("non-finite columns", "none")
@@ -95,6 +104,41 @@ def show(data: Dataset, summary: dict[str, Any], name: str) -> None:
     add("memory", f"{s['megabytes']:.1f} MB")
     add("fingerprint", s["fingerprint"])
     console.print(table)
+
+
+_SHOWN = 20  # episodes in the table for the terminal
+
+
+def show_episodes(summary: dict[str, Any]) -> None:
+    """Print the table of episodes, unusual ones first if there are many, and what is unusual about them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows, unusual = summary["per_episode"], [entry["episode"] for entry in summary["outliers"]]
+    order = list(range(len(rows)))
+    if len(rows) > _SHOWN:
+        order.sort(key=lambda m: not rows[m]["outlier"])
+    names = [name for name in EPISODE_COLUMNS if any(row[name] is not None for row in rows)]
+    which = "" if len(rows) <= _SHOWN else f" ({_SHOWN} of {len(rows):,}, unusual ones first; --html shows all)"
+    table = Table(title=f"episodes{which}", title_justify="left")
+    for name in names:
+        table.add_column(name, justify="right")
+    for m in order[:_SHOWN]:
+        table.add_row(*(_cell(rows[m][name]) for name in names))
+    console = Console()
+    console.print(table)
+    for entry in summary["outliers"][:_SHOWN]:
+        console.print(f"episode {entry['episode']}: {'; '.join(entry['why'])}", highlight=False, markup=False)
+    if (more := len(unusual) - _SHOWN) > 0:
+        console.print(f"and {more:,} more unusual episodes; --json and --html name them all")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _seams(data: Dataset) -> dict[str, Any] | None:
@@ -162,13 +206,6 @@ def _histogram(values: NDArray[Any], bins: int = 40) -> dict[str, list[float]]:
         low, high = low - half, high + half
     counts, edges = np.histogram(values, bins, (low, high))
     return {"counts": counts.tolist(), "edges": edges.tolist()}
-
-
-def _saturation(action: Float, low: Float, high: Float) -> list[float]:
-    """Return the share of actions at the ends of their range, per action dimension."""
-    low, high = low.astype(np.float64), high.astype(np.float64)  # whose sum may exceed float32
-    half = np.where(high > low, (high - low) / 2, 1)
-    return (np.abs(action - (low + high) / 2) > _SATURATED * half).mean(0).tolist()
 
 
 def _line(d: dict[str, float]) -> str:

@@ -54,7 +54,9 @@ class Train(DataCommand):
     @property
     def inputs(self) -> list[str]:
         """Files that are read."""
-        return [self.data]
+        from trajstitch.formats import place
+
+        return [place(self.data)]
 
     def run(self) -> dict[str, Any]:
         """Train, score and print a table."""

@@ -11,7 +11,7 @@ import tyro
 from trajstitch.cli.command import DataCommand, MaybeStr, parse_as, parse_preset
 from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError
-from trajstitch.formats import frame_weights, save, writer
+from trajstitch.formats import frame_weights, place, save, writer
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, Weigh
 from trajstitch.progress import bar
@@ -75,18 +75,18 @@ class WeighCommand(DataCommand):
 
     @property
     def _run_dir(self) -> str:
-        return self.run_dir or f"{Path(self.out.removeprefix('minari:'))}.weigh"
+        return self.run_dir or f"{Path(place(self.out).removeprefix('minari:'))}.weigh"
 
     def _check_outputs(self) -> None:
         """Raise InputError now, before any work, if an output could not be written."""
-        check_apart([self.data], self.out)
+        check_apart([place(self.data)], place(self.out))
         writer(self.out)
         if not self.out.startswith("minari:"):
-            check_target(Path(self.out), self.overwrite)
-            if Path(self._run_dir).resolve().is_relative_to(Path(self.out).resolve()):
+            check_target(Path(place(self.out)), self.overwrite)
+            if Path(self._run_dir).resolve().is_relative_to(Path(place(self.out)).resolve()):
                 raise InputError(f"--run-dir {self._run_dir} lies in --out {self.out}; choose another directory")
         if self.frames:
-            check_apart([self.data], self.frames)
+            check_apart([place(self.data)], self.frames)
             frame_weights.check(self.frames, self.overwrite)
 
 

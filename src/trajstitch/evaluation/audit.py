@@ -232,6 +232,7 @@ def _without_steps(data: Dataset, dropped: Int) -> Dataset:
         terminal=data.terminal[owner] & (last == data.start[owner + 1] - 1),
         seams=seams_of(data).choose(step, owner),
         weight=data.choose_weight(step),
+        origin=None,  # pieces are not the recorded episodes
     )
 
 

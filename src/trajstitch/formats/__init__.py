@@ -5,6 +5,8 @@ hopper.npz                   D4RL's keys, OGBench's or ours, without pickle
 hopper.traj                  ours: a folder of .npy files, memory-mapped
 d4rl:hopper-medium-v2        downloaded once, then read from the cache
 minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder
+lerobot:FOLDER               a LeRobotDataset, v2.0 to v3.0 (lerobot-v2.1:FOLDER writes v2.1)
+robomimic:FILE.hdf5          robomimic's layout, recognised without the prefix when read
 demo                         the data inside this package
 """
 
@@ -16,6 +18,7 @@ from types import ModuleType
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
+from trajstitch.formats.features import Features
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import reading, reason
 
@@ -23,8 +26,16 @@ _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_fold
 ENDINGS = tuple(_BY_SUFFIX)
 
 
+_PREFIXES = {"minari:": "minari", "lerobot:": "lerobot", "lerobot-v2.1:": "lerobot", "robomimic:": "robomimic"}
+
+
 def load(
-    source: str | Path, *, episode_horizon: int | None = None, flatten: bool = False, tell: Tell = silent
+    source: str | Path,
+    *,
+    episode_horizon: int | None = None,
+    flatten: bool = False,
+    features: Features | None = None,
+    tell: Tell = silent,
 ) -> Dataset:
     """Read a data set by path or name (see the module's list).
 
@@ -32,9 +43,18 @@ def load(
         source: a path, d4rl:NAME, minari:ID or demo.
         episode_horizon: the time limit of the episodes, for a file that records no time-outs.
         flatten: put Minari's Dict observations into one vector.
+        features: which features of LeRobot's or robomimic's data to take, and the rule of rewards.
         tell: a callback for progress.
     """
     name = str(source)
+    kind = _robot_format(name)
+    if kind:
+        if episode_horizon is not None:
+            raise InputError(f"{name} records where its episodes end; leave --episode-horizon out")
+        return _module(kind).read(name, features=features, tell=tell)
+    if features is not None and features.chosen:
+        option = features.chosen[0].replace("_", "-")
+        raise InputError(f"{name} has no named features to choose from; leave --{option} out")
     if name == "demo":
         return load(Path(__file__).parent.parent / "assets" / "demo.npz")
     if episode_horizon is not None and name.startswith(("d4rl:", "minari:")):
@@ -66,7 +86,31 @@ def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
 
 def writer(name: str) -> ModuleType:
     """Return the module that writes data sets of such a name."""
-    return _module("minari" if name.startswith("minari:") else _format(Path(name)))
+    for prefix, module in _PREFIXES.items():
+        if name.startswith(prefix):
+            return _module(module)
+    return _module(_format(Path(name)))
+
+
+def place(name: str) -> str:
+    """Return the path in the name of a data set, without the format in front of it; other names are unchanged."""
+    for prefix in _PREFIXES:
+        if prefix != "minari:":
+            name = name.removeprefix(prefix)
+    return name
+
+
+def _robot_format(name: str) -> str | None:
+    """Return lerobot or robomimic if the name or what it names says so."""
+    for prefix, module in _PREFIXES.items():
+        if prefix != "minari:" and name.startswith(prefix):
+            return module
+    path = Path(name)
+    if (path / "meta" / "info.json").exists():
+        return "lerobot"
+    if path.suffix in (".hdf5", ".h5") and path.is_file() and _module("robomimic").is_robomimic(path):
+        return "robomimic"
+    return None
 
 
 def _format(path: Path) -> str:

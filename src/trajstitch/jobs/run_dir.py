@@ -124,7 +124,7 @@ class Run:
 
     def _check_place(self, inputs: Sequence[str]) -> None:
         """Raise InputError if the directory would touch an input, or is something else than a run."""
-        check_apart(inputs, self.path)
+        check_apart([place(name) for name in inputs], self.path)
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a run directory; choose another name")
         if self.path.exists() and not self._is_ours() and any(file.name != LOCK for file in self.path.iterdir()):

@@ -70,10 +70,15 @@ def render(
             show_settings(settings),
         ]
     body = show_header(original, facts, result) + show_checks(facts, result) + "".join(sections)
-    name = escape(str(improved.info.get("env_id", "Improved data")))
-    before, after = _PAGE.split("{body}")
-    page = before.replace("{title}", f"{name}: trajectory stitching report") + body + after
+    name = str(improved.info.get("env_id", "Improved data"))
+    page = whole_page(f"{name}: trajectory stitching report", body)
     return with_audit(page, audit) if audit else page
+
+
+def whole_page(title: str, body: str) -> str:
+    """Return a page with the style of all pages; the body is HTML, the title is text."""
+    before, after = _PAGE.split("{body}")
+    return before.replace("{title}", escape(title)) + body + after
 
 
 def with_audit(page: str, audit: Mapping[str, Any]) -> str:

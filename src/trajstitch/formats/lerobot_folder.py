@@ -1,0 +1,300 @@
+"""A LeRobotDataset's folder, v2.0 to v3.0: its metadata and tables.
+
+                 v2.1                                            v3.0
+    meta/        info.json  tasks.jsonl                          info.json  tasks.parquet  stats.json
+                 episodes.jsonl  episodes_stats.jsonl            episodes/chunk-000/file-000.parquet
+    data/        chunk-000/episode_000007.parquet                chunk-000/file-000.parquet, many episodes each
+    videos/      chunk-000/KEY/episode_000007.mp4                KEY/chunk-000/file-000.mp4, many episodes each
+
+A video is never decoded: an episode of v3.0 names its file and the seconds where it begins and ends there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import Int
+from trajstitch.errors import InputError
+
+CHUNK = 1000  # files per folder
+Stats = dict[str, dict[str, Any]]  # feature: {min, max, mean, std, count, …}
+
+
+def import_arrow() -> tuple[Any, Any]:
+    """Return pyarrow and pyarrow.parquet; InputError if they are not installed."""
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError("LeRobot's data need pyarrow; run pip install 'trajstitch[lerobot]'") from error
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a folder of LeRobot's."""
+    return (path / "meta" / "info.json").exists()
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Video:
+    """Where an episode's video is: a file, and the seconds where the episode begins and ends in it."""
+
+    file: Path
+    begin: float
+    end: float
+    shared: bool  # with other episodes
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The metadata of a folder."""
+
+    root: Path
+    info: dict[str, Any]
+    episodes: dict[int, dict[str, Any]]  # episode_index: its row
+    tasks: dict[int, str]
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Name: dtype, shape, names."""
+        return self.info["features"]
+
+    @property
+    def is_v3(self) -> bool:
+        """Whether tables and videos hold many episodes each."""
+        return str(self.info["codebase_version"]).startswith("v3")
+
+    @property
+    def tabled(self) -> list[str]:
+        """Features in the tables: all but videos."""
+        return [name for name, feature in self.features.items() if feature["dtype"] != "video"]
+
+    @property
+    def numeric(self) -> list[str]:
+        """Features of numbers."""
+        other = ("video", "image", "string")
+        return [name for name, feature in self.features.items() if feature["dtype"] not in other]
+
+    def videos(self, episode: int) -> dict[str, Video]:
+        """Return where the videos of an episode are, by feature; InputError if a file is missing."""
+        keys = [name for name, feature in self.features.items() if feature["dtype"] == "video"]
+        return {key: self._video(episode, key) for key in keys}
+
+    def _video(self, episode: int, key: str) -> Video:
+        row = self.episodes[episode]
+        place: dict[str, Any] = {"video_key": key, "episode_index": episode}
+        begin, end, shared = 0.0, row["length"] / float(self.info["fps"]), False
+        if self.is_v3:
+            number = _video_file(row, key)
+            place |= dict(zip(("chunk_index", "file_index"), number, strict=True))
+            begin, end = (float(row[f"videos/{key}/{name}_timestamp"]) for name in ("from", "to"))
+            shared = self._episodes_of_file[key, number] > 1
+        else:
+            place["episode_chunk"] = episode // int(self.info.get("chunks_size", CHUNK))
+        file = self.root / str(self.info["video_path"]).format(**place)
+        if not file.exists():
+            raise InputError(f"{file} is missing, the video of {key} in episode {episode}; download it again")
+        return Video(file, begin, end, shared)
+
+    @cached_property
+    def _episodes_of_file(self) -> Counter[tuple[str, tuple[int, int]]]:
+        keys = [name for name, feature in self.features.items() if feature["dtype"] == "video"]
+        return Counter((key, _video_file(row, key)) for row in self.episodes.values() for key in keys)
+
+    @cached_property
+    def stats(self) -> dict[int, Stats]:
+        """Recorded statistics of each episode; those of images cannot be computed without decoding them."""
+        if not self.is_v3:
+            rows = _read_lines(self.root / "meta" / "episodes_stats.jsonl", missing=[])
+            return {int(row["episode_index"]): row["stats"] for row in rows}
+        return {int(row["episode_index"]): _nested(row) for row in _episode_rows(self.root, stats=True)}
+
+    def read(self, names: Iterable[str]) -> tuple[dict[str, NDArray[Any]], Int]:
+        """Return features with one row per frame, in order, and the length of each episode."""
+        _, parquet = import_arrow()
+        names = list(names)
+        wanted = list(dict.fromkeys([*names, "episode_index", "frame_index"]))
+        files = sorted((self.root / "data").glob("*/*.parquet"))
+        if not files:
+            raise InputError("data/ holds no .parquet file; download the whole data set")
+        parts = []
+        for file in files:
+            table = _read_table(parquet, file, wanted)
+            parts.append({name: to_numpy(table[name], name) for name in wanted})
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in wanted}
+        order = np.lexsort((columns["frame_index"], columns["episode_index"]))
+        columns = {name: column[order] for name, column in columns.items()}
+        return {name: columns[name] for name in names}, self._lengths(columns)
+
+    def _lengths(self, columns: Mapping[str, NDArray[Any]]) -> Int:
+        """Return the length of each episode; InputError unless the tables hold just what the metadata say."""
+        number, length = np.unique(columns["episode_index"], return_counts=True)
+        said = {m: int(row["length"]) for m, row in sorted(self.episodes.items())}
+        if list(said) != number.tolist():
+            raise InputError(
+                f"meta/ lists {len(said)} episodes but data/ holds {len(number)} others; download it again"
+                if len(said) == len(number)
+                else f"meta/ lists {len(said)} episodes but data/ holds {len(number)}; download the whole data set"
+            )
+        for m, (want, have) in zip(said, zip(said.values(), length, strict=True), strict=True):
+            if want != have:
+                raise InputError(
+                    f"episode {m} has {have} frames in data/ but length {want} in meta/; download it again"
+                )
+        frame = np.arange(len(columns["frame_index"])) - np.repeat(np.cumsum(length) - length, length)
+        if (columns["frame_index"] != frame).any():
+            m = columns["episode_index"][np.argmax(columns["frame_index"] != frame)]
+            raise InputError(f"frame_index of episode {m} does not count 0, 1, 2, …; the data are damaged")
+        return length.astype(np.int64)
+
+    def tables(self, episodes: Iterable[int]) -> Iterator[Any]:
+        """Yield the whole table of each of these episodes, as it is."""
+        _, parquet = import_arrow()
+        opened, table = None, None
+        for episode in episodes:
+            row = self.episodes[episode]
+            place = {
+                "episode_index": episode,
+                "episode_chunk": episode // int(self.info.get("chunks_size", CHUNK)),
+            }
+            if self.is_v3:
+                place |= {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
+            file = self.root / str(self.info["data_path"]).format(**place)
+            if file != opened:
+                opened, table = file, _read_table(parquet, file, None)
+            assert table is not None
+            rows = np.flatnonzero(table["episode_index"].to_numpy() == episode)
+            if len(rows) != row["length"] or rows[-1] - rows[0] != len(rows) - 1:
+                raise InputError(f"{file} does not hold episode {episode} in one piece; download it again")
+            yield table.slice(rows[0], len(rows))
+
+
+def _video_file(row: Mapping[str, Any], key: str) -> tuple[int, int]:
+    try:
+        return int(row[f"videos/{key}/chunk_index"]), int(row[f"videos/{key}/file_index"])
+    except KeyError:
+        raise InputError(f"meta/episodes does not say where the videos of {key} are; download it again") from None
+
+
+def open_folder(root: Path) -> Folder:
+    """Read the metadata of a folder."""
+    info = _read_json(root / "meta" / "info.json")
+    for name in ("codebase_version", "features", "fps"):
+        if name not in info:
+            raise InputError(f"meta/info.json has no {name!r}; this is not a LeRobotDataset of v2.0 to v3.0")
+    version = str(info["codebase_version"])
+    if not version.startswith(("v2", "v3")):
+        raise InputError(
+            f"codebase_version {version} in meta/info.json is none of v2.0 to v3.0; convert it with LeRobot first"
+        )
+    if version.startswith("v3"):
+        rows = _episode_rows(root, stats=False)
+        tasks = _read_tasks(root / "meta" / "tasks.parquet")
+    else:
+        rows = _read_lines(root / "meta" / "episodes.jsonl")
+        tasks = {row["task_index"]: row["task"] for row in _read_lines(root / "meta" / "tasks.jsonl", missing=[])}
+    if not rows:
+        raise InputError("meta/ lists no episode")
+    return Folder(root.absolute(), info, {int(row["episode_index"]): row for row in rows}, tasks)
+
+
+def to_numpy(column: Any, name: str) -> NDArray[Any]:
+    """Return a column of numbers or of lists of numbers as an array, one row per frame; others as objects."""
+    arrow, _ = import_arrow()
+    if column.null_count:
+        raise InputError(f"the feature {name} is null in {column.null_count} frames; remove those episodes")
+    flat = arrow.concat_arrays(column.chunks) if column.num_chunks else arrow.array([], column.type)
+    rows, depth = len(flat), 0
+    is_list = (arrow.types.is_list, arrow.types.is_large_list, arrow.types.is_fixed_size_list)
+    while any(check(flat.type) for check in is_list):
+        flat, depth = flat.flatten(), depth + 1
+    values = flat.to_numpy(zero_copy_only=False)
+    if not depth:
+        return values
+    if rows and len(values) % rows:
+        raise InputError(f"the feature {name} has lists of different lengths; all frames need the same")
+    return values.reshape(rows, -1)
+
+
+def _read_table(parquet: Any, file: Path, columns: list[str] | None) -> Any:
+    try:
+        with parquet.ParquetFile(file) as source:
+            if columns and (missing := [name for name in columns if name not in source.schema_arrow.names]):
+                raise InputError(
+                    f"{file} has no column {missing[0]!r}, which meta/info.json lists; download it again"
+                )
+            return source.read(columns)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is missing or damaged; download it again ({_first_line(error)})") from error
+
+
+def _episode_rows(root: Path, stats: bool) -> list[dict[str, Any]]:
+    """Read meta/episodes, with or without the statistics."""
+    _, parquet = import_arrow()
+    files = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
+    if not files:
+        raise InputError("meta/episodes holds no .parquet file; download the whole data set")
+    rows = []
+    for file in files:
+        try:
+            names = parquet.read_schema(file).names
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file} is damaged; download it again ({_first_line(error)})") from error
+        columns = [name for name in names if name.startswith("stats/") == stats or name == "episode_index"]
+        rows += _read_table(parquet, file, columns).to_pylist()
+    return rows
+
+
+def _nested(row: Mapping[str, Any]) -> Stats:
+    stats: Stats = {}
+    for name, value in row.items():
+        if name.startswith("stats/"):
+            feature, _, key = name.removeprefix("stats/").rpartition("/")
+            stats.setdefault(feature, {})[key] = value
+    return stats
+
+
+def _read_tasks(file: Path) -> dict[int, str]:
+    """Read tasks.parquet, a table whose index, under any name, is the task."""
+    _, parquet = import_arrow()
+    if not file.exists():
+        return {}
+    table = _read_table(parquet, file, None)
+    texts = [name for name in table.column_names if name != "task_index"]
+    return dict(zip(table["task_index"].to_pylist(), map(str, table[texts[0]].to_pylist()), strict=True))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text()))
+    except FileNotFoundError:
+        raise InputError(f"{file} is missing; a LeRobotDataset has it") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({_first_line(error)}); download it again") from error
+
+
+def _read_lines(file: Path, missing: list[Any] | None = None) -> list[dict[str, Any]]:
+    """Read a file with one JSON object per line."""
+    if not file.exists() and missing is not None:
+        return missing
+    try:
+        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+    except FileNotFoundError:
+        raise InputError(f"{file} is missing; download the whole data set") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is damaged ({_first_line(error)}); download it again") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
