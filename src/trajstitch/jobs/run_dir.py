@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
-from trajstitch.formats import ENDINGS
+from trajstitch.formats import ENDINGS, place
 from trajstitch.storage.archive import INFO, read_arrays, reading, write_arrays
 from trajstitch.storage.atomic import check_apart, json_text, remove, write_json, write_json_lines
 from trajstitch.storage.lock import NAME as LOCK
