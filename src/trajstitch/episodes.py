@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset
+from trajstitch.data import Bool, Dataset, Spread
 from trajstitch.weight_facts import mean_weights
 
 Real = NDArray[np.float64]
@@ -75,7 +75,7 @@ class Episodes:
 
 def episode_table(data: Dataset) -> Episodes:
     """Return what can be said of each episode of a data set; rewards and weights are not needed."""
-    step = np.diff(data.action, axis=0) / _half_range(data)
+    step = np.diff(data.action / _half_range(data), axis=0)
     inside = np.diff(data.trajectory) == 0  # between two steps of one episode
     column = {
         "episode": np.arange(len(data), dtype=np.float64),
@@ -97,9 +97,14 @@ def episode_table(data: Dataset) -> Episodes:
 # -- columns ------------------------------------------------------------------------------------------------------
 
 
-def _half_range(data: Dataset) -> NDArray[Any]:
-    half = (data.action.max(0) - data.action.min(0)) / 2
-    return np.where(half > 0, half, 1)
+def _half_range(data: Dataset) -> Real:
+    low, high = _range(data)
+    return np.where(high > low, (high - low) / 2, np.maximum(np.abs(high), 1))
+
+
+def _range(data: Dataset) -> tuple[Real, Real]:
+    """Return the least and largest action, in double precision: their sum and difference may exceed float32."""
+    return data.action.min(0).astype(np.float64), data.action.max(0).astype(np.float64)
 
 
 def _success(data: Dataset) -> Real:
@@ -124,8 +129,7 @@ def _sum(data: Dataset, values: NDArray[Any]) -> Real:
 
 def _scaled(data: Dataset) -> NDArray[np.float32]:
     """Return the states in stds of their columns."""
-    std = data.obs.std(0, dtype=np.float64)
-    return (data.obs / np.where(std > 1e-6, std, 1)).astype(np.float32)
+    return (data.obs / Spread.of(data.obs).unit).astype(np.float32)
 
 
 def _idle(data: Dataset) -> Bool:
@@ -137,9 +141,7 @@ def _idle(data: Dataset) -> Bool:
 
 def saturated(data: Dataset) -> Bool:
     """Mark the actions at the ends of their range, [N, A]."""
-    low, high = (
-        end(data.action, 0).astype(np.float64) for end in (np.min, np.max)
-    )  # whose sum may exceed float32
+    low, high = _range(data)
     return np.abs(data.action - (low + high) / 2) > _SATURATED * _half_range(data)
 
 
