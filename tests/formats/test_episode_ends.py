@@ -108,7 +108,7 @@ def test_terminals_stay_with_their_episodes():
     assert data.info["dropped_steps"] == 4
 
 
-# -- nothing is cut that belongs together --------------------------------------------------------------------------
+# -- nothing is cut that belongs together --------------------------------------------------------------------
 
 
 def maze_stream(rows: int, seed: int = 0) -> np.ndarray:

@@ -41,7 +41,7 @@ from trajstitch.data import (
 )
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell
-from trajstitch.storage.archive import check_file, check_room, reading
+from trajstitch.storage.archive import check_file, check_room, reading, reason
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.hdf5 import check_stored, open_hdf5
 
@@ -179,9 +179,11 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InputError("there is no data/metadata.json in it; give the folder that holds data") from error
     except KeyError as error:
-        raise InputError(f"{error} is missing in data/metadata.json; write it again with Minari 0.5") from error
+        raise InputError(
+            f"{reason(error)} is missing in data/metadata.json; write it again with Minari 0.5"
+        ) from error
     except (ValueError, TypeError) as error:
-        raise InputError(f"data/metadata.json is damaged ({error}); copy or download it again") from error
+        raise InputError(f"data/metadata.json is damaged ({reason(error)}); copy or download it again") from error
     return metadata
 
 
@@ -495,7 +497,7 @@ def _numbers(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _unreadable(episode: int, what: str, error: Exception) -> InputError:
-    return InputError(f"episode {episode}: {what} cannot be read ({error}); copy or download it again")
+    return InputError(f"episode {episode}: {what} cannot be read ({reason(error)}); copy or download it again")
 
 
 def _check_shape(episode: int, column: Column, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
