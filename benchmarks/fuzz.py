@@ -10,6 +10,7 @@ ends the process, needs more memory than 3 times the file plus 200 MB, or writes
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import shutil
@@ -478,11 +479,12 @@ def main() -> None:
     given = parser.parse_args()
     start = time.monotonic()
     results = fuzz(given.mutations, given.structured, given.seed, given.kinds)
-    whole = {"command": command("fuzz"), "seconds": round(time.monotonic() - start), "kinds": results}
+    run = {"command": command("fuzz"), "seconds": round(time.monotonic() - start)}
     failures = sum(len(result["failures"]) for result in results.values())
     print(f"{failures} failures")
-    if given.json:
-        write_json(given.json, whole)
+    if given.json:  # kinds of file that were not tried this time keep what they have
+        before = json.loads(given.json.read_text()) if given.json.exists() else {}
+        write_json(given.json, before | {name: run | result for name, result in results.items()})
     sys.exit(1 if failures else 0)
 
 

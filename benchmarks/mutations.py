@@ -109,7 +109,7 @@ def mutate_array(array: Any, rng: Rng) -> Any:
     number = array.dtype.kind in "fiub"
     choices: list[Callable[[], Any]] = [
         lambda: array.astype("<f8" if array.dtype != np.float64 else "<f2") if number else np.zeros(3),
-        lambda: array.astype(int) if number else np.array(7),
+        lambda: np.nan_to_num(array).astype(int) if number else np.array(7),
         lambda: array.astype(complex) if number else np.array("text"),
         lambda: np.array(["text"] * max(1, len(np.atleast_1d(array)))),
         lambda: array[: len(array) // 2] if array.ndim else np.zeros((2, 2)),
@@ -132,9 +132,9 @@ def mutate_array(array: Any, rng: Rng) -> Any:
 def _with_value(array: Any, rng: Rng) -> Any:
     changed = array.copy().reshape(-1)
     with np.errstate(all="ignore"):
-        value = np.array(_VALUES[rng.integers(len(_VALUES))])
+        large = _VALUES[rng.integers(len(_VALUES))] if array.dtype.kind == "f" else rng.integers(-3, 1 << 40)
         some = rng.integers(array.size) if rng.random() < 0.7 else slice(None)
-        changed[some] = value.astype(array.dtype) if array.dtype.kind == "f" else int(rng.integers(-3, 1 << 40))
+        changed[some] = np.array(large).astype(array.dtype)
     return changed.reshape(array.shape)
 
 

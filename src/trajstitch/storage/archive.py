@@ -64,12 +64,11 @@ def check_file(path: Path) -> None:
             )
 
 
-def check_room(path: Path, size: int) -> None:
+def check_room(stored: int, size: int) -> None:
     """Raise InputError if a file declares far more bytes than it holds; to be called before they are allocated."""
-    limit = _EXPANSION * path.stat().st_size + _ALLOWANCE
-    if size > limit:
+    if size > _EXPANSION * stored + _ALLOWANCE:
         raise InputError(
-            f"the file has {path.stat().st_size:,} bytes but declares arrays of {size:,}, more than {_EXPANSION} "
+            f"the file has {stored:,} bytes but declares arrays of {size:,}, more than {_EXPANSION} "
             "times as many; it is damaged or made to fill the memory: copy it again"
         )
 
@@ -81,7 +80,7 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, N
     try:
         with zipfile.ZipFile(path) as archive:
             members = _members(archive)
-            check_room(path, sum(member.file_size for member in members.values()))
+            check_room(path.stat().st_size, sum(member.file_size for member in members.values()))
             wanted = {name: member for name, member in members.items() if names is None or name in names}
             return {name: _read_member(archive, name, member) for name, member in wanted.items()}
     except InputError:
