@@ -17,10 +17,8 @@ from trajstitch.errors import InputError
 from trajstitch.storage.atomic import replacing
 
 INFO = "info_json"  # key of the metadata in a file
-_EXPANSION, _ALLOWANCE = (
-    100,
-    64 << 20,
-)  # a file may unpack to this many times its size, and to as many bytes at least
+_EXPANSION = 100  # a file may unpack to so many times its size …
+_ALLOWANCE = 32 << 20  # … plus so many bytes
 _LFS = b"version https://git-lfs"  # how a Git LFS pointer begins
 _LONGEST = 300  # characters of another library's message that are shown
 
