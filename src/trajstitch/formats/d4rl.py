@@ -96,7 +96,10 @@ def from_table(table: Mapping[str, NDArray[Any]], info: Info, episode_horizon: i
     if dropped := int((~whole).sum()):
         note["dropped_episodes"] = dropped
     if not whole.any():
-        raise InputError("no episode has two steps and next_observations is missing, so none has a successor")
+        raise InputError(
+            "no episode has two steps, and next_observations is missing or of other episodes, "
+            "so none has a successor"
+        )
     keep: Any = ~cut.lost if dropped_steps else slice(None)
     return Dataset(
         obs=_states(obs, successor, last, lost, whole),

@@ -30,6 +30,7 @@ from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import d4rl
 from trajstitch.progress import Tell
+from trajstitch.storage.archive import reading
 from trajstitch.storage.atomic import write_json, write_text
 from trajstitch.storage.lock import try_lock
 
@@ -65,9 +66,10 @@ def fetch_d4rl(name: str, tell: Tell) -> Dataset:
     path = _cache() / "d4rl" / Path(place).name
     fetch(f"{_server()}/{place}", path, tell, _SHA256.get(name))
     try:
-        data = d4rl.read(path, usual_horizon=_HORIZON)
+        with reading(path):
+            data = d4rl.read(path, usual_horizon=_HORIZON)
     except InputError as error:
-        raise InputError(f"{path}: {error}; delete this file and load again to download it again") from error
+        raise InputError(f"{error}; delete this file and load again to download it again") from error
     env_id = _ENV_ID[name.partition("-")[0]]
     return replace(data, info={**data.info, "env_id": env_id, "physics": "d4rl", "source": f"d4rl:{name}"})
 

@@ -88,7 +88,7 @@ def find_ends(table: Mapping[str, NDArray[Any]], episode_horizon: int | None) ->
     if usual and successor is None and "timeouts" in table:
         timeouts, shift = _shifted(obs, table["timeouts"] & ~table["terminals"], usual)
         if shift:
-            note |= {"moved_timeouts": int(timeouts.sum()), "moved_by": shift}
+            note |= {"moved_timeouts": int(table["timeouts"].sum()), "moved_by": shift}
             flagged = table["terminals"] | timeouts
     jump = _breaks(obs, successor, flagged)
     far = _far(obs, successor, flagged, usual, table.get(GOAL)) if usual else np.zeros(len(obs), bool)

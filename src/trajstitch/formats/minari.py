@@ -41,7 +41,7 @@ from trajstitch.data import (
 )
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell
-from trajstitch.storage.archive import check_file, check_room, reading
+from trajstitch.storage.archive import check_file, check_room, reading, reason
 from trajstitch.storage.atomic import remove, replacing
 from trajstitch.storage.hdf5 import check_stored, open_hdf5
 from trajstitch.storage.hdf5_sink import writing
@@ -180,9 +180,11 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InputError("there is no data/metadata.json in it; give the folder that holds data") from error
     except KeyError as error:
-        raise InputError(f"{error} is missing in data/metadata.json; write it again with Minari 0.5") from error
+        raise InputError(
+            f"{reason(error)} is missing in data/metadata.json; write it again with Minari 0.5"
+        ) from error
     except (ValueError, TypeError) as error:
-        raise InputError(f"data/metadata.json is damaged ({error}); copy or download it again") from error
+        raise InputError(f"data/metadata.json is damaged ({reason(error)}); copy or download it again") from error
     return metadata
 
 
@@ -257,8 +259,8 @@ class Episodes(Protocol):
     def has_weights(self, episode: int) -> bool:
         """Whether an episode has infos/weight."""
 
-    def check_room(self, size: int) -> None:
-        """Raise InputError if the files cannot hold arrays of this many bytes."""
+    def stored(self) -> tuple[int, int]:
+        """Return how many episodes are stored, and in how many bytes."""
 
     def fill(self, episode: int, rows: Mapping[Column, NDArray[Any]]) -> None:
         """Read arrays of an episode into `rows`, converted to their dtype."""
@@ -270,13 +272,18 @@ def _read_episodes(
     many = metadata["total_episodes"]
     if many < 1:
         raise InputError("it holds no episode")
+    stored, size = episodes.stored()
+    if stored != many:
+        raise InputError(
+            f"data/metadata.json says that it holds {many} episodes, but it holds {stored}; copy it again"
+        )
     length = np.array([episodes.steps(m) for m in range(many)])
     if (empty := np.flatnonzero(length < 1)).size:
         raise InputError(f"episode {empty[0]} has no step; every episode needs at least one: remove it")
     start = np.concatenate([[0], np.cumsum(length)])
     steps = start[-1]
     row_size = sum(math.prod(shape) for shape in leaves.values()) + math.prod(metadata["action_space"]["shape"])
-    episodes.check_room(4 * int(steps) * row_size)
+    check_room(size, 4 * int(steps) * row_size)
     obs = {column: np.empty((steps + many, *shape), np.float32) for column, shape in leaves.items()}
     weight = np.empty(steps + many, np.float32) if _have_weights(episodes, many) else None
     state_columns = obs if weight is None else {**obs, _WEIGHT: weight}
@@ -387,9 +394,9 @@ class Hdf5Episodes:
     def __init__(self, file: h5py.File, path: Path) -> None:
         self._root, self._file, self._path = file, file.id, path
 
-    def check_room(self, size: int) -> None:
-        """Raise InputError if the file cannot hold arrays of this size."""
-        check_room(self._path, size)
+    def stored(self) -> tuple[int, int]:
+        """Return how many episodes are stored, and in how many bytes."""
+        return sum(name.startswith("episode_") for name in self._root), self._path.stat().st_size
 
     def steps(self, episode: int) -> int:
         """Return the number of steps of an episode, T."""
@@ -444,8 +451,10 @@ class ArrowEpisodes:
         except (OSError, ValueError) as error:
             raise _unreadable(episode, "its table", error) from error
 
-    def check_room(self, size: int) -> None:
-        """Tables are read whole, one after another, so none of them can hold more than it says."""
+    def stored(self) -> tuple[int, int]:
+        """Return how many episodes are stored, and in how many bytes."""
+        parts = [part for part in self._folder.glob("[0-9]*/*") if part.is_file()]
+        return len({part.parent for part in parts}), sum(part.stat().st_size for part in parts)
 
     def has_weights(self, episode: int) -> bool:
         """Whether an episode has infos/weight."""
@@ -489,14 +498,15 @@ def _numbers(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if not hasattr(array.type, "value_type"):
         return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
     size = int(np.prod(shape[1:]))
-    lengths = {len(row) for row in array}
-    if lengths != {size}:  # joined, rows of other lengths would shift all that follow
-        raise ValueError(f"its rows have {', '.join(map(str, sorted(lengths)))} numbers, not all {size}")
+    one = getattr(array.type, "list_size", None)
+    lengths = [one] if one is not None else np.unique(np.diff(array.offsets)).tolist()
+    if lengths != [size]:  # joined, rows of other lengths would shift all that follow
+        raise ValueError(f"its rows have {', '.join(map(str, lengths))} numbers, not all {size}")
     return np.asarray(array.flatten().to_numpy(zero_copy_only=False)).reshape(shape)
 
 
 def _unreadable(episode: int, what: str, error: Exception) -> InputError:
-    return InputError(f"episode {episode}: {what} cannot be read ({error}); copy or download it again")
+    return InputError(f"episode {episode}: {what} cannot be read ({reason(error)}); copy or download it again")
 
 
 def _check_shape(episode: int, column: Column, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

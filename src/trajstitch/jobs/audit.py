@@ -11,6 +11,7 @@ from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS
 from trajstitch.jobs.run_dir import Run
 from trajstitch.report import with_audit
+from trajstitch.storage.archive import reading
 from trajstitch.storage.atomic import write_json, write_text
 from trajstitch.storage.lock import holding
 from trajstitch.version import versions
@@ -54,5 +55,6 @@ def stored_audit(run: Run, improved: Dataset) -> dict[str, Any] | None:
     file = run.path / "audit.json"
     if not file.exists():
         return None
-    stored: dict[str, Any] = json.loads(file.read_text())
-    return stored if stored["settings"]["improved"] == improved.steps_fingerprint else None
+    with reading(file):
+        stored: dict[str, Any] = json.loads(file.read_text())
+        return stored if stored["settings"]["improved"] == improved.steps_fingerprint else None

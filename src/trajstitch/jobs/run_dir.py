@@ -137,8 +137,9 @@ class Run:
     def _is_ours(self) -> bool:
         """Whether there is a config.json of trajstitch; other directories are never overwritten."""
         try:
-            return "trajstitch" in json.loads(self._config.read_text())["versions"]
-        except (OSError, ValueError, KeyError, TypeError):
+            plain = self._config.is_file()  # a pipe would be waited for
+            return plain and "trajstitch" in json.loads(self._config.read_text())["versions"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def _clear(self, patterns: Sequence[str] = _WRITTEN) -> None:

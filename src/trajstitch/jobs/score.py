@@ -20,6 +20,7 @@ from trajstitch.evaluation.scores import Scores, evaluate
 from trajstitch.jobs.run_dir import Run
 from trajstitch.policies.policy_files import load_policy
 from trajstitch.progress import Tell, silent
+from trajstitch.storage.archive import reading
 from trajstitch.storage.atomic import write_json
 
 
@@ -102,7 +103,10 @@ def score_run(run: Run, scoring: ScoreConfig, tell: Tell = silent) -> RunScores:
         raise InputError(f"{run.path} has no checkpoint yet; continue the training until its first one")
     info: Info = run.settings()["data"]["info"]
     file = run.path / "scores" / f"{scoring.name}.json"
-    known: dict[str, Any] = json.loads(file.read_text())["checkpoints"] if file.exists() else {}
+    known: dict[str, Any] = {}
+    if file.exists():
+        with reading(file):
+            known = dict(json.loads(file.read_text())["checkpoints"])
     reference = reference_scores(scoring.env_id, info)
     for done, step in enumerate(steps):
         if str(step) not in known:

@@ -139,7 +139,7 @@ def time_limit(data: Dataset) -> int | None:
         return horizon
     try:
         limit = json.loads(str(data.info.get("env_spec") or "{}")).get("max_episode_steps")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None  # a description that someone else wrote
     return limit if isinstance(limit, int) and limit > 0 else None
 

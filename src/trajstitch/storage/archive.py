@@ -17,10 +17,8 @@ from trajstitch.errors import InputError
 from trajstitch.storage.atomic import replacing
 
 INFO = "info_json"  # key of the metadata in a file
-_EXPANSION, _ALLOWANCE = (
-    100,
-    64 << 20,
-)  # a file may unpack to this many times its size, and to as many bytes at least
+_EXPANSION = 100  # a file may unpack to so many times its size …
+_ALLOWANCE = 32 << 20  # … plus so many bytes
 _LFS = b"version https://git-lfs"  # how a Git LFS pointer begins
 _LONGEST = 300  # characters of another library's message that are shown
 
@@ -64,12 +62,11 @@ def check_file(path: Path) -> None:
             )
 
 
-def check_room(path: Path, size: int) -> None:
+def check_room(stored: int, size: int) -> None:
     """Raise InputError if a file declares far more bytes than it holds; to be called before they are allocated."""
-    limit = _EXPANSION * path.stat().st_size + _ALLOWANCE
-    if size > limit:
+    if size > _EXPANSION * stored + _ALLOWANCE:
         raise InputError(
-            f"the file has {path.stat().st_size:,} bytes but declares arrays of {size:,}, more than {_EXPANSION} "
+            f"the file has {stored:,} bytes but declares arrays of {size:,}, more than {_EXPANSION} "
             "times as many; it is damaged or made to fill the memory: copy it again"
         )
 
@@ -81,7 +78,7 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, N
     try:
         with zipfile.ZipFile(path) as archive:
             members = _members(archive)
-            check_room(path, sum(member.file_size for member in members.values()))
+            check_room(path.stat().st_size, sum(member.file_size for member in members.values()))
             wanted = {name: member for name, member in members.items() if names is None or name in names}
             return {name: _read_member(archive, name, member) for name, member in wanted.items()}
     except InputError:

@@ -74,7 +74,7 @@ def check_arrays(path: Path, arrays: dict[str, h5py.Dataset]) -> None:
         if array.shape is None or array.dtype.kind not in "bfiu":
             raise InputError(f"{name} holds {'nothing' if array.shape is None else array.dtype}, not numbers")
         check_stored(name, array.id)
-    check_room(path, sum(map(unpacked_size, arrays.values())))
+    check_room(path.stat().st_size, sum(map(unpacked_size, arrays.values())))
 
 
 def plain_attributes(group: h5py.Group) -> dict[str, str | int | float | bool]:
