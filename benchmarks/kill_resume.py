@@ -2,9 +2,9 @@
 
     python -m benchmarks.kill_resume --kills 50 --out results/kill_resume.json
 
-Each command is run twice undisturbed, and both must be the same. Then it is killed at a moment drawn evenly from the
-time that took, called again, killed again and so on, until it ends by itself; what it has written must be the same,
-file by file and byte by byte. Only timings.json may differ, which holds nothing but clock times.
+Each command is run twice undisturbed, and both must be the same. Then it is killed at a moment drawn evenly from
+the time that took, called again, killed again and so on, until it ends by itself; what it has written must be the
+same, file by file and byte by byte. Only timings.json may differ, which holds nothing but clock times.
 """
 
 from __future__ import annotations

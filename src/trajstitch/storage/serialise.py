@@ -125,7 +125,7 @@ def read_note(path: Path) -> str:
     """Return the note in a stored file; empty if there is no such file."""
     if not path.exists():
         return ""
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # closed also where it is damaged
         return str(json.loads(str(archive[DESCRIPTION]))["note"]) if DESCRIPTION in archive.files else ""
 
 
