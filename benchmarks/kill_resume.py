@@ -33,6 +33,7 @@ IMPROVE = [
     *(f"--{model}.{item}" for model in MODELS for item in ("fit.steps=100", "width=16")),
 ]
 PLAN = [f"--{model}.{item}" for model in ("world", "value") for item in ("fit.steps=100", "width=16")]
+AGAIN = ["--overwrite", "--quiet"]  # killed after its output was written, a command finds it there
 WORLD = ["--world-steps", "40", "--world-width", "8", "--rollouts", "4", "--rollout-interval", "20"]
 TRAIN: dict[str, list[str]] = {
     "bc": ["--episodes", "2"],  # the only one that is scored here, since scoring is the same for all
@@ -58,8 +59,8 @@ def commands() -> dict[str, list[str]]:
         "improve --planner optimal": [
             *("improve", "data.npz", "--out", "out", "--preset", "quick", "--planner", "optimal", *PLAN, "--quiet")
         ],
-        "weigh": ["weigh", "data.npz", "--out", "out.npz", "--preset", "quick", "--fit.steps=100", "--quiet"],
-        "collect": ["collect", "random", "--env", "Hopper-v5", "--steps", "2000", "--out", "out.npz", "--quiet"],
+        "weigh": ["weigh", "data.npz", "--out", "out.npz", "--preset", "quick", "--fit.steps=100", *AGAIN],
+        "collect": ["collect", "random", "--env", "Hopper-v5", "--steps", "2000", "--out", "out.npz", *AGAIN],
     }
     for method, words in TRAIN.items():
         inputs = ["data.npz", "better.npz"] if method in ("td3tsbc", "tsmbop") else ["data.npz"]
@@ -78,7 +79,7 @@ def start(words: Sequence[str], folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         program,
         cwd=folder,
-        env={**os.environ, **cache},
+        env={**cache, **os.environ},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,23 +158,23 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of commands, such as improve or 'train bc'")
     parser.add_argument("--out", type=Path, default=Path("results/kill_resume.json"))
     args = parser.parse_args()
-    rng = random.Random(args.seed)
-    chosen = {name: words for name, words in commands().items() if not args.only or name in args.only}
-    found = {}
-    for k, (name, words) in enumerate(chosen.items()):
-        kills = args.kills // len(chosen) + (k < args.kills % len(chosen))
+    names = [name for name in commands() if not args.only or name in args.only]
+    found = json.loads(args.out.read_text())["commands"] if args.out.exists() else {}  # what an earlier call found
+    for k, name in enumerate(names):
+        if name in found:
+            continue
+        kills = args.kills // len(names) + (k < args.kills % len(names))
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = try_command(words, kills, rng, Path(folder))
+            found[name] = try_command(commands()[name], kills, random.Random(f"{args.seed} {name}"), Path(folder))
         print(name, found[name], flush=True)
-    summary = {
-        "command": f"python -m benchmarks.kill_resume --kills {args.kills} --seed {args.seed}",
-        "kills": sum(len(each["kills"]) for each in found.values()),
-        "runs_compared": sum(each["runs"] for each in found.values()),
-        "different_files": sum(len(each["different"]) for each in found.values()),
-        "commands": found,
-    }
-    args.out.write_text(json.dumps(summary, indent=2) + "\n")
-    print({name: summary[name] for name in ("kills", "runs_compared", "different_files")})
+        summary = {
+            "command": f"python -m benchmarks.kill_resume --kills {args.kills} --seed {args.seed}",
+            "kills": sum(len(each["kills"]) for each in found.values()),
+            "runs_compared": sum(each["runs"] for each in found.values()),
+            "different_files": sum(len(each["different"]) for each in found.values()),
+            "commands": found,
+        }
+        args.out.write_text(json.dumps(summary, indent=2) + "\n")
 
 
 if __name__ == "__main__":

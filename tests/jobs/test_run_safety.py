@@ -26,6 +26,9 @@ from trajstitch.storage.atomic import json_text, write_json
 from trajstitch.storage.lock import holding
 
 SETTINGS = {"method": "bc", "config": {"fit": {"steps": 4}}, "seed": 0, "data": {"info": {}}}
+# The sizes of test_overwrite.py, so that compiled programs are shared.
+IMPROVE = ["--iterations", "1", "--dynamics.members", "1", "--dynamics.elites", "1", "--quiet"]
+IMPROVE += [f"--{model}.fit.steps=1" for model in ("dynamics", "inverse", "reward", "value")]
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); input()"
 
 
@@ -119,12 +122,7 @@ def test_json_has_no_nan(tmp_path):
 def test_rewards_of_any_size_leave_strict_json(data, tmp_path, capsys):
     large = dataclasses.replace(data, reward=data.reward * np.float32(1e30))
     save(large, tmp_path / "large.npz")
-    words = ["improve", str(tmp_path / "large.npz"), "--out", str(tmp_path / "run"), "--iterations=1", "--quiet"]
-    words += [
-        f"--{model}.{size}"
-        for model in ("dynamics", "inverse", "reward", "value")
-        for size in ("fit.steps=2", "width=4")
-    ]
+    words = ["improve", str(tmp_path / "large.npz"), "--out", str(tmp_path / "run"), *IMPROVE]
     assert main([*words, "--json"]) == 0
     strict(capsys.readouterr().out)
     for file in (tmp_path / "run").glob("*.json*"):
