@@ -6,11 +6,13 @@ Names are imported when first used, so that `import trajstitch` stays light.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from trajstitch.version import __version__
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
+    from typing import Any
+
     from trajstitch.conditions import where as where
     from trajstitch.data import Dataset as Dataset
     from trajstitch.data import Seams as Seams

@@ -1,19 +1,23 @@
-"""The command line: each command is a dataclass in its own file; a user's mistake ends with exit code 2."""
+"""The command line: each command is a dataclass in its own file.
+
+Exit codes: 0 done, 1 a result broke an invariant, 2 a user's mistake, 130 Ctrl-C, 143 SIGTERM.
+"""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from trajstitch.errors import InputError
+from trajstitch.cli.signals import watch
+from trajstitch.errors import InputError, InvariantError
 from trajstitch.version import __version__
 
+TYPE_CHECKING = False  # as in `typing`; what is imported here comes before Ctrl-C is heard, so it is little
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trajstitch.cli.command import Command
 
 # Name: the module of this package with its `parse`, and a line for --help. A module is imported when it is needed.
@@ -34,7 +38,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code; the reader of its output, such as `head`, may stop early."""
+    """Run a command and return its exit code; the reader of its output, such as `head`, may stop early.
+
+    Without arguments it is the program itself: it takes those of the command line, and ends at once on a signal.
+    """
+    if arguments is None:
+        watch(sys.argv[1:])
     try:
         try:
             return _run(sys.argv[1:] if arguments is None else arguments)
@@ -57,6 +66,8 @@ def parse(arguments: list[str]) -> Command:
 
 def unknown(what: str, word: str, known: Iterable[str]) -> InputError:
     """Return the error for a name that does not exist, with the nearest one that does."""
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), 1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     return InputError(f"there is no {what} {word!r}; {hint}")
@@ -98,6 +109,9 @@ def _run(arguments: list[str]) -> int:
     except InputError as error:
         print(f"trajstitch: {error}", file=sys.stderr)
         return 2
+    except InvariantError as error:
+        print(f"trajstitch: {error}", file=sys.stderr)
+        return 1
     except MemoryError:
         print("trajstitch: there is not enough memory for this; give smaller sizes", file=sys.stderr)
         return 2

@@ -397,7 +397,7 @@ def _errors(held_out: Dataset, models: Plausible) -> dict[str, float]:
     key = jax.random.key(0)
     action = actions_of(models.inverse, table["obs"], table["next_obs"], held_out.action_dim, key)
     reward = rewards_of(models.reward, table["obs"], table["action"], table["next_obs"], key)
-    error = float(np.sqrt(np.mean((reward - table["reward"]) ** 2)))
+    error = float(np.sqrt(np.mean((reward - table["reward"].astype(np.float64)) ** 2)))
     return {
         "inverse_mean_absolute_action": float(np.abs(action - table["action"]).mean()),
         "reward_root_mean_square": error,

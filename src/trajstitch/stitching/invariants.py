@@ -137,7 +137,7 @@ def _check_numbers(data: Dataset, improved: Dataset, seams: Seams, own_actions: 
         finite &= np.isfinite(array)
     assert seams.landing_error is not None
     finite &= np.isfinite(seams.landing_error) | (seams.stitched & np.isnan(seams.landing_error))  # nan: not asked
-    _demand(finite, "a number of a step or of its seam is not finite", improved)
+    _demand(finite, "a number of a step or of its seam is not finite, as with states of extreme size", improved)
     if not own_actions:
         low, high = data.action.min(0), data.action.max(0)
         slack = _ROUNDING * (high - low)

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ from uuid import uuid4
 
 from trajstitch.errors import InputError
 
-PARTS: set[Path] = set()  # what is being written now; whoever ends the process at once removes it
+_PARTS: set[Path] = set()  # what is being written now
+_MOVING = threading.Lock()  # held while something is renamed
 
 
 @contextmanager
@@ -36,12 +38,13 @@ def replacing(target: str | Path, overwrite: bool = False) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{target.parent}: cannot make this folder ({error.strerror})") from error
     part = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
-    PARTS.add(part)
+    _PARTS.add(part)
     try:
         with reporting(target):
             yield part
             _to_disk(part)
-            _move(part, target)
+            with _MOVING:
+                _move(part, target)
             _to_disk(target.parent, with_content=False)
     except BaseException:
         remove(part)
@@ -50,7 +53,7 @@ def replacing(target: str | Path, overwrite: bool = False) -> Iterator[Path]:
                 folder.rmdir()
         raise
     finally:
-        PARTS.discard(part)
+        _PARTS.discard(part)
 
 
 @contextmanager
@@ -110,6 +113,14 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nan(item) for name, item in value.items()}
     return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def stop_writing() -> None:
+    """Remove what other threads are writing; for the moment before the process ends."""
+    _MOVING.acquire(timeout=1)
+    for _ in range(3):  # a thread may put a file into a folder while it is removed
+        for part in tuple(_PARTS):
+            remove(part)
 
 
 def check_target(target: Path, overwrite: bool) -> None:

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_BOOKS = 1 << 20  # bytes; HDF5 writes larger pieces only of arrays, which it does not read back
 
 
 class Sink(io.RawIOBase):
     """A new file that never fails while HDF5 writes to it; `check` raises what went wrong.
 
-    From the first failure on, nothing more is written, but HDF5 is told that all is well.
+    From the first failure on, nothing more is written, but HDF5 is told that all is well. It can read back what it
+    keeps books with, and so close its file in order: what HDF5 cannot close crashes when the process ends.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("x+b", buffering=0)
         self._at = self._end = 0
         self._error: OSError | None = None
+        self._unwritten: list[tuple[int, bytes]] = []  # (place, bytes), in order, but not large arrays
 
     def check(self) -> None:
         """Raise the OSError that an earlier write met, if there was one."""
@@ -44,6 +47,8 @@ class Sink(io.RawIOBase):
                 left = left[self._file.write(left) :]
         except OSError as error:
             self._error = error
+        if len(left) and size <= _BOOKS:
+            self._unwritten.append((self._at, bytes(data)))
         self._at += size
         self._end = max(self._end, self._at)
         return size
@@ -54,6 +59,10 @@ class Sink(io.RawIOBase):
         target[:] = bytes(len(target))
         self._file.seek(self._at)
         self._file.readinto(target)
+        for place, written in self._unwritten:
+            begin, end = max(place, self._at), min(place + len(written), self._at + len(target))
+            if begin < end:
+                target[begin - self._at : end - self._at] = written[begin - place : end - place]
         size = max(min(len(target), self._end - self._at), 0)
         self._at += size
         return size

@@ -1,0 +1,181 @@
+"""Kill commands with SIGKILL at random moments, call them again, and compare every byte with an undisturbed run.
+
+    python -m benchmarks.kill_resume --kills 50 --out results/kill_resume.json
+
+Each command is run twice undisturbed, and both must be the same. Then it is killed at a moment drawn evenly from
+the time that took, called again, killed again and so on, until it ends by itself; what it has written must be the
+same, file by file and byte by byte. Only timings.json may differ, which holds nothing but clock times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trajstitch.formats import load, save
+
+CLOCKS = ("timings.json",)  # not compared
+MODELS = ("dynamics", "inverse", "reward", "value")
+SMALL = ["--steps", "40", "--every", "10", "--seeds", "2", "--batch", "16", "--width", "8", "--quiet"]
+IMPROVE = [
+    "--iterations",
+    "2",
+    *(f"--{model}.{item}" for model in MODELS for item in ("fit.steps=100", "width=16")),
+]
+PLAN = [f"--{model}.{item}" for model in ("world", "value") for item in ("fit.steps=100", "width=16")]
+AGAIN = ["--overwrite", "--quiet"]  # killed after its output was written, a command finds it there
+WORLD = ["--world-steps", "40", "--world-width", "8", "--rollouts", "4", "--rollout-interval", "20"]
+TRAIN: dict[str, list[str]] = {
+    "bc": ["--episodes", "2"],  # the only one that is scored here, since scoring is the same for all
+    "percent-bc": [],
+    "gaussian-bc": [],
+    "weighted-bc": [],
+    "td3bc": [],
+    "td3tsbc": ["--switch", "20"],
+    "iql": [],
+    "cql": [],
+    "mbop": ["--samples", "4", "--plan-horizon", "2"],
+    "tsmbop": ["--samples", "4", "--plan-horizon", "2"],
+    "diffuser": ["--depth", "2", "--blocks", "1", "--plan-horizon", "4", "--diffusion-steps", "3"],
+    "mopo": WORLD,
+    "morel": WORLD,
+}
+
+
+def commands() -> dict[str, list[str]]:
+    """Return every command by name; files are named as in `main`."""
+    found = {
+        "improve": ["improve", "data.npz", "--out", "out", "--preset", "quick", *IMPROVE, "--quiet"],
+        "improve --planner optimal": [
+            *("improve", "data.npz", "--out", "out", "--preset", "quick", "--planner", "optimal", *PLAN, "--quiet")
+        ],
+        "weigh": ["weigh", "data.npz", "--out", "out.npz", "--preset", "quick", "--fit.steps=100", *AGAIN],
+        "collect": ["collect", "random", "--env", "Hopper-v5", "--steps", "2000", "--out", "out.npz", *AGAIN],
+    }
+    for method, words in TRAIN.items():
+        inputs = ["data.npz", "better.npz"] if method in ("td3tsbc", "tsmbop") else ["data.npz"]
+        scoring = [] if "--episodes" in words else ["--no-evaluation"]
+        found[f"train {method}"] = ["train", method, *inputs, "--out", "out", *SMALL, *words, *scoring]
+    return found
+
+
+def start(words: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    """Start a command in a folder; all of them share compiled programs in the folder beside it."""
+    program = [sys.executable, "-m", "trajstitch.cli", *words]
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return subprocess.Popen(
+        program,
+        cwd=folder,
+        env={**cache, **os.environ},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a command that must succeed."""
+    _, text = process.communicate(timeout=600)
+    if process.returncode:
+        raise SystemExit(f"{process.args!r} ended with {process.returncode}: {text}")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return every file that is compared."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.name not in CLOCKS}
+
+
+def differences(reference: Path, folder: Path) -> list[str]:
+    """Return the names of files that are not the same, or in one folder only."""
+    a, b = content(reference), content(folder)
+    hidden = {name for name in b.keys() - a.keys() if name.endswith(".part") and "out/" not in name}
+    return sorted(name for name in (a.keys() | b.keys()) - hidden if a.get(name) != b.get(name))
+
+
+def prepare(folder: Path) -> Path:
+    """Make a folder with the inputs."""
+    folder.mkdir(parents=True)
+    save(load("demo")[:12], folder / "data.npz")
+    save(load("demo")[12:18], folder / "better.npz")
+    return folder
+
+
+def newest(folder: Path) -> str:
+    """Return the file that was written last: how far the command had come."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("data.npz", "better.npz")]
+    return (
+        str(max(files, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)) if files else "nothing yet"
+    )
+
+
+def try_command(words: Sequence[str], kills: int, rng: random.Random, folder: Path) -> dict[str, Any]:
+    """Kill a command so often, in as many runs as it takes, and compare each run with an undisturbed one."""
+    for name in ("first", "reference"):  # the first one compiles
+        reference = prepare(folder / name)
+        begin = time.monotonic()
+        finish(start(words, reference))
+        took = time.monotonic() - begin
+    killed: list[dict[str, Any]] = []
+    runs, different = 0, differences(folder / "first", reference)
+    while len(killed) < kills:
+        work = prepare(folder / f"run{runs}")
+        while True:
+            process, moment = start(words, work), rng.uniform(0.2, took)
+            try:
+                process.wait(timeout=moment if len(killed) < kills else 600)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                killed.append({"after": round(moment, 2), "newest": newest(work)})
+                continue
+            finish(process)
+            break
+        runs += 1
+        different += differences(reference, work)
+        shutil.rmtree(work)
+    return {"seconds": round(took, 1), "kills": killed, "runs": runs, "different": different}
+
+
+def main() -> None:
+    """Try all commands and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", help="names of commands, such as improve or 'train bc'")
+    parser.add_argument("--out", type=Path, default=Path("results/kill_resume.json"))
+    args = parser.parse_args()
+    names = [name for name in commands() if not args.only or name in args.only]
+    found = json.loads(args.out.read_text())["commands"] if args.out.exists() else {}  # what an earlier call found
+    for k, name in enumerate(names):
+        if name in found:
+            continue
+        kills = args.kills // len(names) + (k < args.kills % len(names))
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = try_command(commands()[name], kills, random.Random(f"{args.seed} {name}"), Path(folder))
+        print(name, found[name], flush=True)
+        summary = {
+            "command": f"python -m benchmarks.kill_resume --kills {args.kills} --seed {args.seed}",
+            "kills": sum(len(each["kills"]) for each in found.values()),
+            "runs_compared": sum(each["runs"] for each in found.values()),
+            "different_files": sum(len(each["different"]) for each in found.values()),
+            "commands": found,
+        }
+        args.out.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
