@@ -12,11 +12,15 @@ _STITCH = (
     "tests/stitching/test_compose.py",
     "tests/stitching/test_improve.py",
 )
-_OFFLINE = (
-    "tests/test_defaults.py",
-    "tests/methods/test_losses.py",
-    "tests/methods/test_offline_rl.py",
-)
+_LOSSES = "tests/methods/test_losses.py"
+
+
+def _offline(*first: str) -> tuple[str, ...]:
+    """Return the tests of an offline RL method, these of its losses first."""
+    named = (f"{_LOSSES}::test_{name}" for name in first)
+    return ("tests/test_defaults.py", *named, _LOSSES, "tests/methods/test_offline_rl.py")
+
+
 _WORLDS = (
     "tests/test_defaults.py",
     "tests/methods/test_model_based.py",
@@ -44,13 +48,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/stitching/test_improve.py",
     ),
     "training/loop.py": ("tests/training/test_loop.py",),
-    "methods/bc.py": ("tests/methods/test_losses.py", "tests/methods/test_cloning.py"),
-    "methods/iql.py": _OFFLINE,
-    "methods/sac.py": _OFFLINE,
-    "methods/cql.py": _OFFLINE,
-    "methods/td3bc.py": _OFFLINE,
-    "methods/td3tsbc.py": _OFFLINE,
-    "methods/actor_critic.py": _OFFLINE,
+    "methods/bc.py": (_LOSSES, "tests/methods/test_cloning.py"),
+    "methods/iql.py": _offline("the_expectile_of_a_coin", "iql_weights_by_hand"),
+    "methods/sac.py": _offline("sac_actor_loss_by_hand", "sac_critic_loss_by_hand"),
+    "methods/cql.py": _offline("cql_loss_by_hand", "cql_draws_from_three_sources"),
+    "methods/td3bc.py": _offline("td3_critic_loss_by_hand", "td3bc_actor_loss_by_hand"),
+    "methods/td3tsbc.py": _offline("the_papers_switch_rules", "stages"),
+    "methods/actor_critic.py": _offline("td3bc_actor_loss_by_hand"),
     "methods/mopo.py": _WORLDS,
     "methods/morel.py": _WORLDS,
     "methods/model_based.py": _WORLDS,

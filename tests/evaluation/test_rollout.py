@@ -18,6 +18,7 @@ from trajstitch.evaluation.scores import Scores, evaluate
 from trajstitch.evaluation.stats import interval, spread
 from trajstitch.jobs.score import RunScores, ScoreConfig, score_run
 from trajstitch.jobs.train import train_run
+from trajstitch.policies.planner import ActionPlanner
 from trajstitch.policies.policy import Policy, stack
 from trajstitch.policies.policy_files import load_policy, save_policy
 from trajstitch.training.networks import MLP, Linear, Range, Scale
@@ -126,6 +127,8 @@ def test_normalised_scores():
 
 def test_reference_scores_of_the_data_come_first():
     assert reference_scores("Hopper-v5") == (-20.272305, 3234.3)
+    assert reference_scores("HalfCheetah-v4") == (-280.178953, 12135.0)
+    assert reference_scores("Walker2d-v2") == (1.629008, 4592.3)
     assert reference_scores("Hopper-v5", {"ref_min_score": 0.0, "ref_max_score": 10.0}) == (0.0, 10.0)
     assert reference_scores("Mine-v0", {"ref_max_score": 10.0}) is None
     assert reference_scores("Mine-v0", {"ref_min_score": 0.0}) is None
@@ -280,6 +283,34 @@ def test_a_hand_made_policy_keeps_the_pendulum_up():
     scores = evaluate(stack([good, bad]), "InvertedPendulum-v5", episodes=4)
     assert scores.length[0].min() > 200
     assert scores.length[1].max() < 50
+
+
+class Dice(ActionPlanner):
+    """Plans by chance alone."""
+
+    obs_dim = 2
+
+    def blank(self, episodes):
+        return jnp.zeros((self.count, episodes))
+
+    def plan(self, memory, obs, begun, key):
+        return jax.random.uniform(key, (len(obs), 1)), memory
+
+
+def test_planners_draw_anew_at_every_step():
+    act = actor(Dice(Range(jnp.zeros(1), jnp.ones(1))), Counting(), seed=1)
+    first, second = (act(np.zeros((3, 2), np.float32), np.zeros(3, bool)) for _ in range(2))
+    assert (first != second).all()
+
+
+def test_noise_stays_within_the_range_of_actions():
+    policy = Policy.init(
+        Scale.unit(2), Range(jnp.array([-1.0]), jnp.array([1.0])), jax.random.key(0), "tanh", 4, 1
+    )
+    act = actor(policy, Counting(), noise=50.0)
+    action = np.array([act(np.zeros((3, 2), np.float32), np.zeros(3, bool)) for _ in range(5)])
+    assert np.abs(action).max() == 1
+    assert (np.abs(action) == 1).mean() > 0.5
 
 
 def test_actor_spreads_policies_over_environments(hopper):

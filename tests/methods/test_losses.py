@@ -250,7 +250,7 @@ def test_iql_rewards_are_thousandths_of_the_spread_of_returns():
 def test_iql_weights_by_hand():
     config = IQL(width=32, temperature=2.0)
     model, table = fresh(config)
-    row = row_of(table, 1)
+    row = row_of(table, 1, done=0.0)
     obs, action = np.asarray(row["obs"]), np.asarray(row["action"])
     q = min(plain_q(model.critic_target, obs, action, k) for k in (0, 1))
     v = plain(model.value.net, (obs - model.value.scale.mean) / model.value.scale.std)[0]
@@ -259,6 +259,13 @@ def test_iql_weights_by_hand():
     density = np.prod(np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))
     loss, metrics = config.loss(model, row, jax.random.key(0))
     np.testing.assert_allclose(metrics["advantage"], q - v, rtol=1e-4)
+    np.testing.assert_allclose(metrics["value_loss"], (0.7 if q > v else 0.3) * (q - v) ** 2, rtol=1e-3)
+    later = plain(model.value.net, (np.asarray(row["next_obs"]) - model.value.scale.mean) / model.value.scale.std)[
+        0
+    ]
+    goal = row["reward"] + 0.99 * later
+    expected = sum((plain_q(model.critic, obs, action, k) - goal) ** 2 for k in (0, 1))
+    np.testing.assert_allclose(metrics["critic_loss"], expected, rtol=1e-3)
     np.testing.assert_allclose(metrics["actor_loss"], -np.exp(2 * (q - v)) * np.log(density), rtol=1e-3)
     np.testing.assert_allclose(
         loss, sum(metrics[f"{part}_loss"] for part in ("value", "critic", "actor")), rtol=1e-5
