@@ -7,6 +7,7 @@ d4rl:hopper-medium-v2        downloaded once, then read from the cache
 minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder
 lerobot:FOLDER               a LeRobotDataset, v2.0 to v3.0 (lerobot-v2.1:FOLDER writes v2.1)
 robomimic:FILE.hdf5          robomimic's layout, recognised without the prefix when read
+hf:USER/NAME                 on Hugging Face's hub, downloaded once
 demo                         the data inside this package
 """
 
@@ -47,6 +48,9 @@ def load(
         tell: a callback for progress.
     """
     name = str(source)
+    if name.startswith("hf:"):
+        path = _module("hub").fetch(name, ENDINGS)
+        return load(path, episode_horizon=episode_horizon, flatten=flatten, features=features, tell=tell)
     kind = _robot_format(name)
     if kind:
         if episode_horizon is not None:
@@ -67,7 +71,7 @@ def load(
     if name.startswith("minari:") or _is_minari_folder(path):
         return _module("minari").read(name, flatten=flatten, tell=tell)
     if not path.exists():
-        raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID or demo")
+        raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID, hf:NAME or demo")
     reader = _module(_format(path))
     with reading(path):
         return reader.read(path, episode_horizon=episode_horizon)
@@ -76,6 +80,8 @@ def load(
 def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
     """Write a data set in the format that its name chooses; the file appears whole or not at all."""
     name = str(target)
+    if name.startswith("hf:"):
+        raise InputError(f"{name} is on the hub; save to a file, then trajstitch push it")
     if name.startswith("d4rl:") or name == "demo":
         raise InputError(f"{name} is read-only; give a file name such as data.hdf5")
     writer(name).write(data, name, overwrite=overwrite)
