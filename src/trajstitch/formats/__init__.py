@@ -7,6 +7,7 @@ d4rl:hopper-medium-v2        downloaded once, then read from the cache
 minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder
 lerobot:FOLDER               a LeRobotDataset, v2.0 to v3.0 (lerobot-v2.1:FOLDER writes v2.1)
 robomimic:FILE.hdf5          robomimic's layout, recognised without the prefix when read
+imitation:FOLDER             trajectories of imitation, as Hugging Face's datasets saves them
 hf:USER/NAME                 on Hugging Face's hub, downloaded once
 demo                         the data inside this package
 """
@@ -27,7 +28,13 @@ _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_fold
 ENDINGS = tuple(_BY_SUFFIX)
 
 
-_PREFIXES = {"minari:": "minari", "lerobot:": "lerobot", "lerobot-v2.1:": "lerobot", "robomimic:": "robomimic"}
+_PREFIXES = {
+    "minari:": "minari",
+    "lerobot:": "lerobot",
+    "lerobot-v2.1:": "lerobot",
+    "robomimic:": "robomimic",
+    "imitation:": "imitation",
+}
 
 
 def load(
@@ -111,6 +118,13 @@ def _robot_format(name: str) -> str | None:
     path = Path(name)
     if (path / "meta" / "info.json").exists():
         return "lerobot"
+    if (path / "state.json").exists() and any(path.glob("*.arrow")):
+        return "imitation"
+    if (path / "features.json").exists() and any(path.glob("*.tfrecord*")):
+        raise InputError(
+            f"{name} is an RLDS data set, which TensorFlow reads; convert it to .npz in an environment that has "
+            "tensorflow_datasets, as docs/how-to/robots.md shows"
+        )
     if path.suffix in (".hdf5", ".h5") and path.is_file() and _module("robomimic").is_robomimic(path):
         return "robomimic"
     return None
