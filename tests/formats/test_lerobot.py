@@ -95,6 +95,7 @@ def make_v3(root):
         begin = LENGTHS[m - 1] / 10 if m % 2 else 0.0
         row |= {f"videos/{KEY}/from_timestamp": begin, f"videos/{KEY}/to_timestamp": begin + n / 10}
         row |= {f"stats/{KEY}/{k}": v for k, v in picture_stats(m)[KEY].items()}
+        row["operator"] = f"person {m}"
         rows.append(row)
     for file, pair in ((0, tables[:2]), (1, tables[2:])):
         (root / "data/chunk-000").mkdir(parents=True, exist_ok=True)
@@ -119,6 +120,7 @@ def make_v2(root):
     info["video_path"] = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
     put(root / "meta/info.json", json.dumps(info))
     episodes = [{"episode_index": m, "tasks": [f"task {m % 2}"], "length": n} for m, n in enumerate(LENGTHS)]
+    episodes = [row | {"operator": f"person {row['episode_index']}"} for row in episodes]
     stats = [{"episode_index": m, "stats": picture_stats(m)} for m in range(4)]
     tasks = [{"task_index": i, "task": f"task {i}"} for i in range(2)]
     for name, rows in (("episodes", episodes), ("episodes_stats", stats), ("tasks", tasks)):
@@ -251,6 +253,7 @@ def test_statistics(tmp_path):
 def test_chosen_episodes_keep_everything(tmp_path, version):
     """Left out, put in another order and weighed: images, other features, tasks, last actions are as recorded."""
     source = MAKE[version](tmp_path / "recorded")
+    put(source / "meta/modality.json", "{}")
     before = everything(source)
     data = load(source)
     kept = replace(data, weight=normalised_weight(1 + np.arange(9)))[[2, 0]]  # episodes 3 and 0
@@ -264,6 +267,8 @@ def test_chosen_episodes_keep_everything(tmp_path, version):
     assert table["weight"].to_pylist()[4] == table["weight"].to_pylist()[8] == 0
     rows = rows_of(tmp_path / "kept")
     assert [row["tasks"] for row in rows] == [["task 1"], ["task 0"]]
+    assert [row["operator"] for row in rows] == ["person 3", "person 0"]
+    assert (tmp_path / "kept/meta/modality.json").read_text() == "{}"
     assert [row[f"stats/{KEY}/mean"][0][0][0] for row in rows] == [0.75, 0]
     assert same(load(tmp_path / "kept"), kept)
     assert everything(source) == before

@@ -12,6 +12,7 @@ reward 0.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -67,6 +68,8 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
         kept = {k: v for k, v in data.info.items() if k not in (*_OF_FOLDER, *_OF_READING)}
         padded = all(_read_note(folder.root).get("padded") for folder in folders.values())
         note = {"info": kept, "padded": padded, "obs": plan.obs, "action": plan.action}
+        for file in next(iter(folders.values())).own_files() if len(folders) == 1 else ():
+            shutil.copyfile(file, part / "meta" / file.name)
         (part / "meta" / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
 
 
@@ -233,7 +236,7 @@ def _carrying(data: Dataset, folders: Mapping[str, Folder]) -> _Plan:
                 tasks = [task[root].get(i, "no task named") for i in table["task_index"].to_pylist()]
                 stats = {k: v for k, v in folder.stats.get(number, {}).items() if k not in folder.numeric}
                 renewed = _renewed(table, columns, features, obs, action)
-                yield Episode(renewed, tasks, folder.videos(number), stats)
+                yield Episode(renewed, tasks, folder.videos(number), stats, folder.own_entries(number))
                 m += 1
 
     return _Plan(episodes(), features, first.info, obs, action)

@@ -27,6 +27,9 @@ from trajstitch.data import Int
 from trajstitch.errors import InputError
 
 CHUNK = 1000  # files per folder
+_ROW = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_ROW_PREFIXES = ("data/", "videos/", "meta/", "stats/")
+_META = ("info", "stats", "tasks", "episodes", "episodes_stats", "trajstitch")
 Stats = dict[str, dict[str, Any]]  # feature: {min, max, mean, std, count, …}
 
 
@@ -36,6 +39,14 @@ def import_arrow() -> tuple[Any, Any]:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InputError("LeRobot's data need pyarrow; run pip install 'trajstitch[lerobot]'") from error
+
+
+def is_numeric(feature: Mapping[str, Any]) -> bool:
+    """Whether a feature holds numbers."""
+    try:
+        return np.dtype(feature["dtype"]).kind in "bfiu"
+    except TypeError:
+        return False  # video, image, language, …
 
 
 def is_folder(path: Path) -> bool:
@@ -83,8 +94,18 @@ class Folder:
     @property
     def numeric(self) -> list[str]:
         """Features of numbers."""
-        other = ("video", "image", "string")
-        return [name for name, feature in self.features.items() if feature["dtype"] not in other]
+        return [name for name, feature in self.features.items() if is_numeric(feature)]
+
+    def own_entries(self, episode: int) -> dict[str, Any]:
+        """Return what the row of an episode says beyond LeRobot's own entries, such as who recorded it."""
+        row = self.episodes[episode]
+        return {k: v for k, v in row.items() if k not in _ROW and not k.startswith(_ROW_PREFIXES)}
+
+    def own_files(self) -> list[Path]:
+        """Return the files in meta/ that are not LeRobot's own."""
+        return [
+            path for path in sorted((self.root / "meta").iterdir()) if path.is_file() and path.stem not in _META
+        ]
 
     def videos(self, episode: int) -> dict[str, Video]:
         """Return where the videos of an episode are, by feature; InputError if a file is missing."""
@@ -161,7 +182,7 @@ class Folder:
     def tables(self, episodes: Iterable[int]) -> Iterator[Any]:
         """Yield the whole table of each of these episodes, as it is."""
         _, parquet = import_arrow()
-        opened, table = None, None
+        opened: Path | None = None
         for episode in episodes:
             row = self.episodes[episode]
             place = {
@@ -173,11 +194,16 @@ class Folder:
             file = self.root / str(self.info["data_path"]).format(**place)
             if file != opened:
                 opened, table = file, _read_table(parquet, file, None)
-            assert table is not None
-            rows = np.flatnonzero(table["episode_index"].to_numpy() == episode)
-            if len(rows) != row["length"] or rows[-1] - rows[0] != len(rows) - 1:
+                owner = table["episode_index"].to_numpy()
+                found = zip(
+                    *(part.tolist() for part in np.unique(owner, return_index=True, return_counts=True)),
+                    strict=True,
+                )
+                span = {number: (first, count) for number, first, count in found}
+            first, count = span.get(episode, (0, 0))
+            if not count or count != row["length"] or (owner[first : first + count] != episode).any():
                 raise InputError(f"{file} does not hold episode {episode} in one piece; download it again")
-            yield table.slice(rows[0], len(rows))
+            yield table.slice(first, count)
 
 
 def _video_file(row: Mapping[str, Any], key: str) -> tuple[int, int]:
