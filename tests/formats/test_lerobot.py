@@ -308,6 +308,31 @@ def test_joined_folders(tmp_path, folder):
     assert same(load(tmp_path / "both"), both)
 
 
+def test_weights_come_and_go(tmp_path, folder):
+    data = load(folder)
+    weighed = replace(data, weight=normalised_weight(1 + np.arange(9)))
+    save(weighed, f"lerobot:{tmp_path / 'x'}")
+    back = load(tmp_path / "x")
+    save(replace(back, weight=None), f"lerobot:{tmp_path / 'y'}")
+    assert load(tmp_path / "y").weight is None
+    assert "weight" not in table_of(tmp_path / "y").column_names
+    save(concatenate([back, data]), f"lerobot:{tmp_path / 'z'}")  # one with weights, one without
+    np.testing.assert_allclose(load(tmp_path / "z").weight, [*weighed.weight, *np.ones(9)])
+
+
+def test_somebody_elses_weight_is_left_alone(tmp_path, folder):
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"]["weight"] = {"dtype": "float32", "shape": [2], "names": None}
+    put(folder / "meta/info.json", json.dumps(info))
+    for file in (folder / "data").glob("*/*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.append_column("weight", pa.array([[-1.0, 5.0]] * len(table))), file)
+    data = load(folder, features=Features(reward_from=lambda frames: frames["weight"][:, 1]))
+    assert data.weight is None
+    save(data, f"lerobot:{tmp_path / 'x'}")
+    assert table_of(tmp_path / "x")["weight"].to_pylist() == [[-1, 5]] * 12
+
+
 def test_what_the_data_say_otherwise_is_written(tmp_path, folder):
     data = load(folder)
     changed = replace(data, action=data.action + 1, reward=data.reward * 2, terminal=~data.terminal)
@@ -350,6 +375,11 @@ def test_writing_that_cannot_be_right(tmp_path, folder):
     put(other / "meta/info.json", json.dumps(info))
     with pytest.raises(InputError, match=r"next.success is bool of shape \[1\] in .*recorded but missing in"):
         save(concatenate([data, load(other)]), f"lerobot:{tmp_path / 'x'}")
+    mixed = concatenate(
+        [load(folder, features=Features(obs=(name,))) for name in ("observation.effort", "next.reward")]
+    )
+    with pytest.raises(InputError, match="read by different features"):
+        save(mixed, f"lerobot:{tmp_path / 'x'}")
     shutil.rmtree(folder)
     with pytest.raises(InputError, match="recorded, which these data were read from, is gone"):
         save(data, f"lerobot:{tmp_path / 'x'}")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.formats.features import SEAM, Features, from_frames, origins, to_frames
+from trajstitch.formats.features import SEAM, WEIGHT, Features, from_frames, is_ours, names_of, origins, to_frames
 from trajstitch.formats.lerobot_folder import Folder, import_arrow, is_folder, open_folder, to_numpy
 from trajstitch.formats.lerobot_writer import INDEX, Episode, write_folder
 from trajstitch.progress import Tell, silent
@@ -104,10 +104,15 @@ def _usual(features: Features, folder: Folder, note: Mapping[str, Any]) -> Featu
 
 def _needed(chosen: Features, folder: Folder) -> list[str]:
     """Return the features to read; a function of rewards may want any."""
-    names = [*chosen.obs, *chosen.action, chosen.done_from, chosen.reward_from]
-    extra = ("weight", _SUCCESS, *(name for name in folder.features if name.startswith(SEAM)))
-    wanted = [name for name in (*names, *extra) if isinstance(name, str) and name in folder.features]
+    names = [*chosen.obs, *chosen.action, chosen.done_from, chosen.reward_from, _SUCCESS]
+    names += [name for name, feature in folder.features.items() if _is_own(name, feature)]
+    wanted = [name for name in names if isinstance(name, str) and name in folder.features]
     return list(dict.fromkeys([*wanted, *(folder.numeric if callable(chosen.reward_from) else ())]))
+
+
+def _is_own(name: str, feature: Mapping[str, Any]) -> bool:
+    """Whether a feature is one of ours; `weight` of other shapes is somebody else's."""
+    return is_ours(name) and list(feature["shape"]) == [1]
 
 
 def _from_columns(
@@ -175,7 +180,7 @@ def _columns(data: Dataset, m: int) -> dict[str, NDArray[Any]]:
 
 def _own_features(data: Dataset) -> dict[str, Any]:
     """Return the features of weights and seams, where the data have them."""
-    own = {} if data.weight is None else {"weight": _one("float32")}
+    own = {} if data.weight is None else {WEIGHT: _one("float32")}
     seams = data.seams.arrays() if data.seams else {}
     return own | {SEAM + name: _one(str(column.dtype)) for name, column in seams.items()}
 
@@ -213,9 +218,9 @@ def _carrying(data: Dataset, folders: Mapping[str, Folder]) -> _Plan:
     first = next(iter(folders.values()))
     for folder in folders.values():
         _check_alike(first, folder)
-    obs = str(data.info.get("obs_features", _OBS)).split()
-    action = str(data.info.get("action_features", _ACTION)).split()
-    features = {k: v for k, v in first.features.items() if k not in INDEX} | _own_features(data)
+    obs, action = names_of(data)
+    features = {k: v for k, v in first.features.items() if k not in INDEX and not _is_own(k, v)}
+    features |= _own_features(data)
     if data.reward.any():
         features.setdefault(_REWARD, _one("float32"))
     if data.terminal.any():
@@ -245,6 +250,8 @@ def _carrying(data: Dataset, folders: Mapping[str, Folder]) -> _Plan:
 def _check_alike(first: Folder, other: Folder) -> None:
     """Raise InputError unless two folders have the same features."""
     for name in dict.fromkeys([*first.features, *other.features]):
+        if name in INDEX or is_ours(name):  # data without weights have weight 1
+            continue
         one, two = _kind(first, name), _kind(other, name)
         if one != two:
             raise InputError(
@@ -252,7 +259,10 @@ def _check_alike(first: Folder, other: Folder) -> None:
                 "only folders with the same features can be put together"
             )
     if first.info["fps"] != other.info["fps"]:
-        raise InputError(f"fps is {first.info['fps']} in {first.root} but {other.info['fps']} in {other.root}")
+        raise InputError(
+            f"fps is {first.info['fps']} in {first.root} but {other.info['fps']} in {other.root}; "
+            "only recordings of one rate can be put together"
+        )
 
 
 def _kind(folder: Folder, name: str) -> str:
@@ -283,7 +293,7 @@ def _renewed(
             new[_REWARD] = reward
     if _DONE in features and (_DONE not in have or _ends(table) != columns[_DONE][-1]):
         new[_DONE] = columns[_DONE]
-    new |= {name: columns[name] for name in columns if name == "weight" or name.startswith(SEAM)}
+    new |= {name: rows for name, rows in columns.items() if is_ours(name)}
     for name, rows in new.items():
         column = _to_arrow(rows, features[name])
         at = table.column_names.index(name) if name in have else None
