@@ -394,6 +394,38 @@ def test_a_missing_video_leaves_nothing_behind(tmp_path, folder):
     assert [path.name for path in tmp_path.iterdir()] == ["recorded"]
 
 
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("../secret.mp4", "video_path in meta/info.json leads out of the folder"),
+        ("/etc/{video_key}", "leads out of the folder"),
+        ("videos/{colour}.mp4", "is no pattern that LeRobot writes"),
+    ],
+)
+def test_a_folder_cannot_lead_elsewhere(tmp_path, folder, path, sentence):
+    """Videos are carried along without a look, so where they come from is looked at."""
+    data = load(folder)
+    put(tmp_path / "secret.mp4", b"not yours")
+    set_info(folder, video_path=path)
+    with pytest.raises(InputError, match=sentence):
+        save(data, f"lerobot:{tmp_path / 'x'}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recorded", "secret.mp4"]
+
+
+def test_a_row_without_its_place(tmp_path, folder):
+    data = load(folder)
+    file = folder / "meta/episodes/chunk-000/file-000.parquet"
+    pq.write_table(pq.read_table(file).drop_columns([f"videos/{KEY}/to_timestamp"]), file)
+    with pytest.raises(InputError, match=r"recorded: episode 0 is damaged \(KeyError.*to_timestamp"):
+        save(data, f"lerobot:{tmp_path / 'x'}")
+    cut = replace(
+        data[:1], obs=data.obs[:3], action=data.action[:2], reward=data.reward[:2], start=np.array([0, 2])
+    )
+    with pytest.raises(InputError, match="a trajectory has 3 states but episode 0 of .* has 4 frames"):
+        save(cut, f"lerobot:{tmp_path / 'x'}")
+    assert [path.name for path in tmp_path.iterdir()] == ["recorded"]
+
+
 def set_info(root, **entries):
     info = json.loads((root / "meta/info.json").read_text()) | entries
     put(root / "meta/info.json", json.dumps({k: v for k, v in info.items() if v is not None}))
@@ -409,6 +441,10 @@ DAMAGE = [
     (lambda root: put(root / "meta/info.json", "{"), "info.json is damaged"),
     (lambda root: set_info(root, features=None), "info.json has no 'features'"),
     (lambda root: set_info(root, codebase_version="v1.6"), "v1.6 in meta/info.json is none of v2.0 to v3.0"),
+    (
+        lambda root: set_info(root, features=features() | {"../up": {"dtype": "video"}}),
+        "'../up' in meta/info.json",
+    ),
     (lambda root: shutil.rmtree(root / "data"), "data/ holds no .parquet file"),
     (lambda root: shutil.rmtree(root / "meta/episodes"), "meta/episodes holds no .parquet file"),
     (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "lists 4 episodes but data/ holds 2"),

@@ -26,8 +26,6 @@ from trajstitch.storage.archive import reading
 
 _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_folder"}
 ENDINGS = tuple(_BY_SUFFIX)
-
-
 _PREFIXES = {
     "minari:": "minari",
     "lerobot:": "lerobot",
@@ -48,7 +46,7 @@ def load(
     """Read a data set by path or name (see the module's list).
 
     Arguments:
-        source: a path, d4rl:NAME, minari:ID or demo.
+        source: a path, with a format in front of it or without, d4rl:NAME, minari:ID, hf:NAME or demo.
         episode_horizon: the time limit of the episodes, for a file that records no time-outs.
         flatten: put Minari's Dict observations into one vector.
         features: which features of LeRobot's or robomimic's data to take, and the rule of rewards.

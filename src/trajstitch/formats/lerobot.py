@@ -225,26 +225,41 @@ def _carrying(data: Dataset, folders: Mapping[str, Folder]) -> _Plan:
         features.setdefault(_REWARD, _one("float32"))
     if data.terminal.any():
         features.setdefault(_DONE, _one("bool"))
-    task = {root: folder.tasks for root, folder in folders.items()}
 
     def episodes() -> Iterator[Episode]:
         m = 0
         for root, group in groupby(origins(data, READ), key=lambda pair: pair[0]):
             folder, numbers = folders[root], [int(number) for _, number in group]
             for number, table in zip(numbers, folder.tables(numbers), strict=True):
-                columns = _columns(data, m)
-                if len(table) != len(columns[_OBS]):
-                    raise InputError(
-                        f"trajectory {m} has {len(columns[_OBS])} states but episode {number} of {root} has "
-                        f"{len(table)} frames; set origin=None for data that were cut"
-                    )
-                tasks = [task[root].get(i, "no task named") for i in table["task_index"].to_pylist()]
-                stats = {k: v for k, v in folder.stats.get(number, {}).items() if k not in folder.numeric}
-                renewed = _renewed(table, columns, features, obs, action)
-                yield Episode(renewed, tasks, folder.videos(number), stats, folder.own_entries(number))
+                try:
+                    yield _carried(folder, number, table, _columns(data, m), features, obs, action)
+                except (KeyError, TypeError, IndexError) as error:
+                    what = f"{type(error).__name__} {error}"
+                    raise InputError(f"{root}: episode {number} is damaged ({what}); download it again") from error
                 m += 1
 
     return _Plan(episodes(), features, first.info, obs, action)
+
+
+def _carried(
+    folder: Folder,
+    number: int,
+    table: Any,
+    columns: dict[str, NDArray[Any]],
+    features: Mapping[str, Any],
+    obs: list[str],
+    action: list[str],
+) -> Episode:
+    """Return an episode of a folder with what the data say otherwise."""
+    if len(table) != len(columns[_OBS]):
+        raise InputError(
+            f"a trajectory has {len(columns[_OBS])} states but episode {number} of {folder.root}, its origin, has "
+            f"{len(table)} frames; set origin=None for data that were cut"
+        )
+    tasks = [folder.tasks.get(i, "no task named") for i in table["task_index"].to_pylist()]
+    stats = {k: v for k, v in folder.stats.get(number, {}).items() if k not in folder.numeric}
+    renewed = _renewed(table, columns, features, obs, action)
+    return Episode(renewed, tasks, folder.videos(number), stats, folder.own_entries(number))
 
 
 def _check_alike(first: Folder, other: Folder) -> None:

@@ -87,11 +87,6 @@ class Folder:
         return str(self.info["codebase_version"]).startswith("v3")
 
     @property
-    def tabled(self) -> list[str]:
-        """Features in the tables: all but videos."""
-        return [name for name, feature in self.features.items() if feature["dtype"] != "video"]
-
-    @property
     def numeric(self) -> list[str]:
         """Features of numbers."""
         return [name for name, feature in self.features.items() if is_numeric(feature)]
@@ -123,10 +118,22 @@ class Folder:
             shared = self._episodes_of_file[key, number] > 1
         else:
             place["episode_chunk"] = episode // int(self.info.get("chunks_size", CHUNK))
-        file = self.root / str(self.info["video_path"]).format(**place)
+        file = self._file("video_path", place)
         if not file.exists():
             raise InputError(f"{file} is missing, the video of {key} in episode {episode}; download it again")
         return Video(file, begin, end, shared)
+
+    def _file(self, path: str, place: Mapping[str, Any]) -> Path:
+        """Return a file by its pattern in meta/info.json; InputError if that leads out of the folder."""
+        try:
+            file = str(self.info[path]).format(**place)
+        except (KeyError, IndexError, ValueError, AttributeError):
+            raise InputError(f"{self.root}: {path} in meta/info.json is no pattern that LeRobot writes") from None
+        if Path(file).is_absolute() or ".." in Path(file).parts:
+            raise InputError(
+                f"{self.root}: {path} in meta/info.json leads out of the folder, to {file}; it is refused"
+            )
+        return self.root / file
 
     @cached_property
     def _episodes_of_file(self) -> Counter[tuple[str, tuple[int, int]]]:
@@ -191,15 +198,12 @@ class Folder:
             }
             if self.is_v3:
                 place |= {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
-            file = self.root / str(self.info["data_path"]).format(**place)
+            file = self._file("data_path", place)
             if file != opened:
                 opened, table = file, _read_table(parquet, file, None)
                 owner = table["episode_index"].to_numpy()
-                found = zip(
-                    *(part.tolist() for part in np.unique(owner, return_index=True, return_counts=True)),
-                    strict=True,
-                )
-                span = {number: (first, count) for number, first, count in found}
+                number, begin, many = np.unique(owner, return_index=True, return_counts=True)
+                span = dict(zip(number.tolist(), zip(begin.tolist(), many.tolist(), strict=True), strict=True))
             first, count = span.get(episode, (0, 0))
             if not count or count != row["length"] or (owner[first : first + count] != episode).any():
                 raise InputError(f"{file} does not hold episode {episode} in one piece; download it again")
@@ -223,6 +227,10 @@ def open_folder(root: Path) -> Folder:
     if not version.startswith(("v2", "v3")):
         raise InputError(
             f"codebase_version {version} in meta/info.json is none of v2.0 to v3.0; convert it with LeRobot first"
+        )
+    if odd := [name for name in info["features"] if "/" in name or "\\" in name or name == ".."]:
+        raise InputError(
+            f"the feature {odd[0]!r} in meta/info.json has a name that LeRobot does not allow; rename it"
         )
     if version.startswith("v3"):
         rows = _episode_rows(root, stats=False)

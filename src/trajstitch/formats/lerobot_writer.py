@@ -176,7 +176,6 @@ def _carry_video(
     if version == "v2.1":
         if video.shared:
             raise InputError(f"{video.file} holds several episodes, which v2.1 cannot; write v3.0: lerobot:FOLDER")
-        written.videos[key, video.file] = episode
         _link(video.file, root / path.format(video_key=key, episode_chunk=episode // CHUNK, episode_index=episode))
         return {}
     number = written.videos.get((key, video.file))
@@ -257,7 +256,8 @@ def _write_meta(
     note |= {"chunks_size": CHUNK, "splits": {"train": f"0:{len(written.rows)}"}, **_PATHS[version]}
     note |= {"features": features, **({} if has_videos else {"video_path": None})}
     if version == "v2.1":
-        note |= {"total_videos": len(written.videos), "total_chunks": -(-len(written.rows) // CHUNK)}
+        videos = sum(feature["dtype"] == "video" for feature in features.values()) * len(written.rows)
+        note |= {"total_videos": videos, "total_chunks": -(-len(written.rows) // CHUNK)}
         _write_lines(meta / "episodes.jsonl", written.rows)
         _write_lines(meta / "tasks.jsonl", [{"task_index": i, "task": task} for task, i in written.tasks.items()])
         numbered = [{"episode_index": m, "stats": stats} for m, stats in enumerate(written.stats)]
