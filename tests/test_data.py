@@ -365,3 +365,15 @@ def test_weights_go_with_the_steps_that_are_left():
     seams = Seams(data.row, data.row + 1, none > 0, none, none, none, data.returns)
     left = _without_steps(replace(data, seams=seams, weight=np.float32([1, 3, 1, 0, 0, 1])), np.array([1]))
     np.testing.assert_allclose(left.weight, np.array([1, 1, 0, 0, 1]) / 0.6)
+
+
+def test_origin_goes_with_the_trajectories():
+    data = replace(random_dataset(0, (3, 2, 4)), origin=np.array(["a#0", "a#1", "a#2"]))
+    assert data[[2, 0]].origin.tolist() == ["a#2", "a#0"]
+    assert data[1:].origin.tolist() == ["a#1", "a#2"]
+    assert data.fingerprint == replace(data, origin=None).fingerprint
+    other = random_dataset(1, (2,))
+    assert concatenate([other, data[:1]]).origin.tolist() == ["", "a#0"]
+    assert concatenate([other, other]).origin is None
+    with pytest.raises(InputError, match=r"origin has shape \(3,\) for 1 trajectories"):
+        replace(other, origin=data.origin)

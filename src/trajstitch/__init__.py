@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # "X as X" tells type checkers that X is public
     from trajstitch.models.inverse import InverseConfig as InverseConfig
     from trajstitch.models.reward import RewardConfig as RewardConfig
     from trajstitch.models.value import ValueConfig as ValueConfig
+    from trajstitch.policies.onnx_files import export_onnx as export_onnx
     from trajstitch.policies.planner import ActionPlanner as ActionPlanner
     from trajstitch.policies.policy import Policy as Policy
     from trajstitch.policies.policy_files import load_policy as load_policy
@@ -84,6 +85,7 @@ _HOME = {
     "ActionPlanner": "policies.planner",
     "load_policy": "policies.policy_files",
     "save_policy": "policies.policy_files",
+    "export_onnx": "policies.onnx_files",
     "Audit": "evaluation.audit",
     "audit": "evaluation.audit",
     "drop_seams": "evaluation.audit",

@@ -95,6 +95,7 @@ def make_v3(root):
         begin = LENGTHS[m - 1] / 10 if m % 2 else 0.0
         row |= {f"videos/{KEY}/from_timestamp": begin, f"videos/{KEY}/to_timestamp": begin + n / 10}
         row |= {f"stats/{KEY}/{k}": v for k, v in picture_stats(m)[KEY].items()}
+        row["operator"] = f"person {m}"
         rows.append(row)
     for file, pair in ((0, tables[:2]), (1, tables[2:])):
         (root / "data/chunk-000").mkdir(parents=True, exist_ok=True)
@@ -119,6 +120,7 @@ def make_v2(root):
     info["video_path"] = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
     put(root / "meta/info.json", json.dumps(info))
     episodes = [{"episode_index": m, "tasks": [f"task {m % 2}"], "length": n} for m, n in enumerate(LENGTHS)]
+    episodes = [row | {"operator": f"person {row['episode_index']}"} for row in episodes]
     stats = [{"episode_index": m, "stats": picture_stats(m)} for m in range(4)]
     tasks = [{"task_index": i, "task": f"task {i}"} for i in range(2)]
     for name, rows in (("episodes", episodes), ("episodes_stats", stats), ("tasks", tasks)):
@@ -251,6 +253,7 @@ def test_statistics(tmp_path):
 def test_chosen_episodes_keep_everything(tmp_path, version):
     """Left out, put in another order and weighed: images, other features, tasks, last actions are as recorded."""
     source = MAKE[version](tmp_path / "recorded")
+    put(source / "meta/modality.json", "{}")
     before = everything(source)
     data = load(source)
     kept = replace(data, weight=normalised_weight(1 + np.arange(9)))[[2, 0]]  # episodes 3 and 0
@@ -264,6 +267,8 @@ def test_chosen_episodes_keep_everything(tmp_path, version):
     assert table["weight"].to_pylist()[4] == table["weight"].to_pylist()[8] == 0
     rows = rows_of(tmp_path / "kept")
     assert [row["tasks"] for row in rows] == [["task 1"], ["task 0"]]
+    assert [row["operator"] for row in rows] == ["person 3", "person 0"]
+    assert (tmp_path / "kept/meta/modality.json").read_text() == "{}"
     assert [row[f"stats/{KEY}/mean"][0][0][0] for row in rows] == [0.75, 0]
     assert same(load(tmp_path / "kept"), kept)
     assert everything(source) == before
@@ -301,6 +306,31 @@ def test_joined_folders(tmp_path, folder):
     assert texts == ["video recorded 0", "video other 0", "video other 1"]
     assert [row[f"videos/{KEY}/file_index"] for row in rows_of(tmp_path / "both")] == [0, 1, 2, 2]
     assert same(load(tmp_path / "both"), both)
+
+
+def test_weights_come_and_go(tmp_path, folder):
+    data = load(folder)
+    weighed = replace(data, weight=normalised_weight(1 + np.arange(9)))
+    save(weighed, f"lerobot:{tmp_path / 'x'}")
+    back = load(tmp_path / "x")
+    save(replace(back, weight=None), f"lerobot:{tmp_path / 'y'}")
+    assert load(tmp_path / "y").weight is None
+    assert "weight" not in table_of(tmp_path / "y").column_names
+    save(concatenate([back, data]), f"lerobot:{tmp_path / 'z'}")  # one with weights, one without
+    np.testing.assert_allclose(load(tmp_path / "z").weight, [*weighed.weight, *np.ones(9)])
+
+
+def test_somebody_elses_weight_is_left_alone(tmp_path, folder):
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"]["weight"] = {"dtype": "float32", "shape": [2], "names": None}
+    put(folder / "meta/info.json", json.dumps(info))
+    for file in (folder / "data").glob("*/*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.append_column("weight", pa.array([[-1.0, 5.0]] * len(table))), file)
+    data = load(folder, features=Features(reward_from=lambda frames: frames["weight"][:, 1]))
+    assert data.weight is None
+    save(data, f"lerobot:{tmp_path / 'x'}")
+    assert table_of(tmp_path / "x")["weight"].to_pylist() == [[-1, 5]] * 12
 
 
 def test_what_the_data_say_otherwise_is_written(tmp_path, folder):
@@ -345,6 +375,11 @@ def test_writing_that_cannot_be_right(tmp_path, folder):
     put(other / "meta/info.json", json.dumps(info))
     with pytest.raises(InputError, match=r"next.success is bool of shape \[1\] in .*recorded but missing in"):
         save(concatenate([data, load(other)]), f"lerobot:{tmp_path / 'x'}")
+    mixed = concatenate(
+        [load(folder, features=Features(obs=(name,))) for name in ("observation.effort", "next.reward")]
+    )
+    with pytest.raises(InputError, match="read by different features"):
+        save(mixed, f"lerobot:{tmp_path / 'x'}")
     shutil.rmtree(folder)
     with pytest.raises(InputError, match="recorded, which these data were read from, is gone"):
         save(data, f"lerobot:{tmp_path / 'x'}")
@@ -356,6 +391,38 @@ def test_a_missing_video_leaves_nothing_behind(tmp_path, folder):
     (folder / f"videos/{KEY}/chunk-000/file-001.mp4").unlink()
     with pytest.raises(InputError, match=rf"file-001.mp4 is missing, the video of {KEY} in episode 2"):
         save(data, f"lerobot:{tmp_path / 'x'}")
+    assert [path.name for path in tmp_path.iterdir()] == ["recorded"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("../secret.mp4", "video_path in meta/info.json leads out of the folder"),
+        ("/etc/{video_key}", "leads out of the folder"),
+        ("videos/{colour}.mp4", "is no pattern that LeRobot writes"),
+    ],
+)
+def test_a_folder_cannot_lead_elsewhere(tmp_path, folder, path, sentence):
+    """Videos are carried along without a look, so where they come from is looked at."""
+    data = load(folder)
+    put(tmp_path / "secret.mp4", b"not yours")
+    set_info(folder, video_path=path)
+    with pytest.raises(InputError, match=sentence):
+        save(data, f"lerobot:{tmp_path / 'x'}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recorded", "secret.mp4"]
+
+
+def test_a_row_without_its_place(tmp_path, folder):
+    data = load(folder)
+    file = folder / "meta/episodes/chunk-000/file-000.parquet"
+    pq.write_table(pq.read_table(file).drop_columns([f"videos/{KEY}/to_timestamp"]), file)
+    with pytest.raises(InputError, match=r"recorded: episode 0 is damaged \(KeyError.*to_timestamp"):
+        save(data, f"lerobot:{tmp_path / 'x'}")
+    cut = replace(
+        data[:1], obs=data.obs[:3], action=data.action[:2], reward=data.reward[:2], start=np.array([0, 2])
+    )
+    with pytest.raises(InputError, match="a trajectory has 3 states but episode 0 of .* has 4 frames"):
+        save(cut, f"lerobot:{tmp_path / 'x'}")
     assert [path.name for path in tmp_path.iterdir()] == ["recorded"]
 
 
@@ -374,6 +441,10 @@ DAMAGE = [
     (lambda root: put(root / "meta/info.json", "{"), "info.json is damaged"),
     (lambda root: set_info(root, features=None), "info.json has no 'features'"),
     (lambda root: set_info(root, codebase_version="v1.6"), "v1.6 in meta/info.json is none of v2.0 to v3.0"),
+    (
+        lambda root: set_info(root, features=features() | {"../up": {"dtype": "video"}}),
+        "'../up' in meta/info.json",
+    ),
     (lambda root: shutil.rmtree(root / "data"), "data/ holds no .parquet file"),
     (lambda root: shutil.rmtree(root / "meta/episodes"), "meta/episodes holds no .parquet file"),
     (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "lists 4 episodes but data/ holds 2"),

@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("data", "Copy a data set into another format."),
     "filter": ("episodes", "Keep the episodes that meet a condition."),
     "merge": ("episodes", "Put data sets together."),
+    "push": ("push", "Put a data set on Hugging Face's hub, with a card."),
+    "export": ("export", "Write a policy as ONNX, to run it without trajstitch."),
     "bench": ("bench", "Measure the speed of trajstitch on this machine."),
 }
 

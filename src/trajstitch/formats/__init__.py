@@ -7,6 +7,8 @@ d4rl:hopper-medium-v2        downloaded once, then read from the cache
 minari:mujoco/hopper/medium-v0   a Minari id (local or downloaded), or the path of a Minari folder
 lerobot:FOLDER               a LeRobotDataset, v2.0 to v3.0 (lerobot-v2.1:FOLDER writes v2.1)
 robomimic:FILE.hdf5          robomimic's layout, recognised without the prefix when read
+imitation:FOLDER             trajectories of imitation, as Hugging Face's datasets saves them
+hf:USER/NAME                 on Hugging Face's hub, downloaded once
 demo                         the data inside this package
 """
 
@@ -24,9 +26,13 @@ from trajstitch.storage.archive import reading, reason
 
 _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_folder"}
 ENDINGS = tuple(_BY_SUFFIX)
-
-
-_PREFIXES = {"minari:": "minari", "lerobot:": "lerobot", "lerobot-v2.1:": "lerobot", "robomimic:": "robomimic"}
+_PREFIXES = {
+    "minari:": "minari",
+    "lerobot:": "lerobot",
+    "lerobot-v2.1:": "lerobot",
+    "robomimic:": "robomimic",
+    "imitation:": "imitation",
+}
 
 
 def load(
@@ -40,13 +46,16 @@ def load(
     """Read a data set by path or name (see the module's list).
 
     Arguments:
-        source: a path, d4rl:NAME, minari:ID or demo.
+        source: a path, with a format in front of it or without, d4rl:NAME, minari:ID, hf:NAME or demo.
         episode_horizon: the time limit of the episodes, for a file that records no time-outs.
         flatten: put Minari's Dict observations into one vector.
         features: which features of LeRobot's or robomimic's data to take, and the rule of rewards.
         tell: a callback for progress.
     """
     name = str(source)
+    if name.startswith("hf:"):
+        path = _module("hub").fetch(name, ENDINGS)
+        return load(path, episode_horizon=episode_horizon, flatten=flatten, features=features, tell=tell)
     kind = _robot_format(name)
     if kind:
         if episode_horizon is not None:
@@ -67,7 +76,7 @@ def load(
     if name.startswith("minari:") or _is_minari_folder(path):
         return _module("minari").read(name, flatten=flatten, tell=tell)
     if not path.exists():
-        raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID or demo")
+        raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID, hf:NAME or demo")
     reader = _module(_format(path))
     with reading(path):
         return reader.read(path, episode_horizon=episode_horizon)
@@ -76,6 +85,8 @@ def load(
 def save(data: Dataset, target: str | Path, *, overwrite: bool = False) -> None:
     """Write a data set in the format that its name chooses; the file appears whole or not at all."""
     name = str(target)
+    if name.startswith("hf:"):
+        raise InputError(f"{name} is on the hub; save to a file, then trajstitch push it")
     if name.startswith("d4rl:") or name == "demo":
         raise InputError(f"{name} is read-only; give a file name such as data.hdf5")
     try:
@@ -108,6 +119,13 @@ def _robot_format(name: str) -> str | None:
     path = Path(name)
     if (path / "meta" / "info.json").exists():
         return "lerobot"
+    if (path / "state.json").exists() and any(path.glob("*.arrow")):
+        return "imitation"
+    if (path / "features.json").exists() and any(path.glob("*.tfrecord*")):
+        raise InputError(
+            f"{name} is an RLDS data set, which TensorFlow reads; convert it to .npz in an environment that has "
+            "tensorflow_datasets, as docs/how-to/robots.md shows"
+        )
     if path.suffix in (".hdf5", ".h5") and path.is_file() and _module("robomimic").is_robomimic(path):
         return "robomimic"
     return None

@@ -23,6 +23,7 @@ from trajstitch.errors import InputError
 
 Frames = Mapping[str, NDArray[Any]]  # feature: one row per frame
 RewardRule = Callable[[Frames], ArrayLike]  # the frames of an episode -> one reward per frame
+WEIGHT = "weight"  # a feature of one number: how much a step counts when cloned
 SEAM = "seam."  # in front of the columns of improved data
 SUCCESS = "success-at-end"  # a rule by name: 1 for the last step of an episode that succeeds, and 0 otherwise
 
@@ -120,7 +121,9 @@ def from_frames(
         done = _one_number(chosen.done_from, columns[chosen.done_from]) > 0
     elif chosen.reward_from == SUCCESS:
         done = reward > 0
-    weight = columns.get("weight")
+    weight = columns.get(WEIGHT)
+    if weight is not None and weight.size != len(weight):
+        weight = None  # somebody else's feature of that name
     end = np.cumsum(length)
     whole = length > 1
     if not whole.any():
@@ -162,6 +165,22 @@ def origins(data: Dataset, prefix: str) -> list[tuple[str, str]]:
     return [(file, episode) for file, _, episode in parted]
 
 
+def is_ours(name: str) -> bool:
+    """Whether a column is one that we add to a recording: the weight, and those of seams."""
+    return name == WEIGHT or name.startswith(SEAM)
+
+
+def names_of(data: Dataset) -> tuple[list[str], list[str]]:
+    """Return the features that observation and action were read from, which are needed to write them there."""
+    names = [str(data.info.get(f"{key}_features", "")).split() for key in ("obs", "action")]
+    if not all(names):
+        raise InputError(
+            "these data were read by different features, so they cannot be written back; read all by the same "
+            "--obs and --action, or set origin=None"
+        )
+    return names[0], names[1]
+
+
 def to_frames(data: Dataset, m: int) -> dict[str, NDArray[Any]]:
     """Return the frames of trajectory m: obs, reward, done, weight and seams, and action with one row fewer."""
     a, b = data.start[m], data.start[m + 1]
@@ -170,7 +189,7 @@ def to_frames(data: Dataset, m: int) -> dict[str, NDArray[Any]]:
     frames: dict[str, NDArray[Any]] = {"obs": data.obs[a + m : b + m + 1], "action": data.action[a:b]}
     frames |= {"reward": np.append(data.reward[a:b], np.float32(0)), "done": done}
     if data.weight is not None:
-        frames["weight"] = np.append(data.weight[a:b], np.float32(0))
+        frames[WEIGHT] = np.append(data.weight[a:b], np.float32(0))
     for name, column in data.seams.arrays().items() if data.seams else ():
         whole = np.repeat(column[m], b - a) if name == "return_before" else column[a:b]
         frames[SEAM + name] = np.append(whole, whole[-1:])

@@ -12,6 +12,7 @@ reward 0.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.formats.features import SEAM, Features, from_frames, origins, to_frames
+from trajstitch.formats.features import SEAM, WEIGHT, Features, from_frames, is_ours, names_of, origins, to_frames
 from trajstitch.formats.lerobot_folder import Folder, import_arrow, is_folder, open_folder, to_numpy
 from trajstitch.formats.lerobot_writer import INDEX, Episode, write_folder
 from trajstitch.progress import Tell, silent
@@ -67,6 +68,8 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
         kept = {k: v for k, v in data.info.items() if k not in (*_OF_FOLDER, *_OF_READING)}
         padded = all(_read_note(folder.root).get("padded") for folder in folders.values())
         note = {"info": kept, "padded": padded, "obs": plan.obs, "action": plan.action}
+        for file in next(iter(folders.values())).own_files() if len(folders) == 1 else ():
+            shutil.copyfile(file, part / "meta" / file.name)
         (part / "meta" / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
 
 
@@ -101,10 +104,15 @@ def _usual(features: Features, folder: Folder, note: Mapping[str, Any]) -> Featu
 
 def _needed(chosen: Features, folder: Folder) -> list[str]:
     """Return the features to read; a function of rewards may want any."""
-    names = [*chosen.obs, *chosen.action, chosen.done_from, chosen.reward_from]
-    extra = ("weight", _SUCCESS, *(name for name in folder.features if name.startswith(SEAM)))
-    wanted = [name for name in (*names, *extra) if isinstance(name, str) and name in folder.features]
+    names = [*chosen.obs, *chosen.action, chosen.done_from, chosen.reward_from, _SUCCESS]
+    names += [name for name, feature in folder.features.items() if _is_own(name, feature)]
+    wanted = [name for name in names if isinstance(name, str) and name in folder.features]
     return list(dict.fromkeys([*wanted, *(folder.numeric if callable(chosen.reward_from) else ())]))
+
+
+def _is_own(name: str, feature: Mapping[str, Any]) -> bool:
+    """Whether a feature is one of ours; `weight` of other shapes is somebody else's."""
+    return is_ours(name) and list(feature["shape"]) == [1]
 
 
 def _from_columns(
@@ -172,7 +180,7 @@ def _columns(data: Dataset, m: int) -> dict[str, NDArray[Any]]:
 
 def _own_features(data: Dataset) -> dict[str, Any]:
     """Return the features of weights and seams, where the data have them."""
-    own = {} if data.weight is None else {"weight": _one("float32")}
+    own = {} if data.weight is None else {WEIGHT: _one("float32")}
     seams = data.seams.arrays() if data.seams else {}
     return own | {SEAM + name: _one(str(column.dtype)) for name, column in seams.items()}
 
@@ -210,38 +218,55 @@ def _carrying(data: Dataset, folders: Mapping[str, Folder]) -> _Plan:
     first = next(iter(folders.values()))
     for folder in folders.values():
         _check_alike(first, folder)
-    obs = str(data.info.get("obs_features", _OBS)).split()
-    action = str(data.info.get("action_features", _ACTION)).split()
-    features = {k: v for k, v in first.features.items() if k not in INDEX} | _own_features(data)
+    obs, action = names_of(data)
+    features = {k: v for k, v in first.features.items() if k not in INDEX and not _is_own(k, v)}
+    features |= _own_features(data)
     if data.reward.any():
         features.setdefault(_REWARD, _one("float32"))
     if data.terminal.any():
         features.setdefault(_DONE, _one("bool"))
-    task = {root: folder.tasks for root, folder in folders.items()}
 
     def episodes() -> Iterator[Episode]:
         m = 0
         for root, group in groupby(origins(data, READ), key=lambda pair: pair[0]):
             folder, numbers = folders[root], [int(number) for _, number in group]
             for number, table in zip(numbers, folder.tables(numbers), strict=True):
-                columns = _columns(data, m)
-                if len(table) != len(columns[_OBS]):
-                    raise InputError(
-                        f"trajectory {m} has {len(columns[_OBS])} states but episode {number} of {root} has "
-                        f"{len(table)} frames; set origin=None for data that were cut"
-                    )
-                tasks = [task[root].get(i, "no task named") for i in table["task_index"].to_pylist()]
-                stats = {k: v for k, v in folder.stats.get(number, {}).items() if k not in folder.numeric}
-                renewed = _renewed(table, columns, features, obs, action)
-                yield Episode(renewed, tasks, folder.videos(number), stats)
+                try:
+                    yield _carried(folder, number, table, _columns(data, m), features, obs, action)
+                except (KeyError, TypeError, IndexError) as error:
+                    what = f"{type(error).__name__} {error}"
+                    raise InputError(f"{root}: episode {number} is damaged ({what}); download it again") from error
                 m += 1
 
     return _Plan(episodes(), features, first.info, obs, action)
 
 
+def _carried(
+    folder: Folder,
+    number: int,
+    table: Any,
+    columns: dict[str, NDArray[Any]],
+    features: Mapping[str, Any],
+    obs: list[str],
+    action: list[str],
+) -> Episode:
+    """Return an episode of a folder with what the data say otherwise."""
+    if len(table) != len(columns[_OBS]):
+        raise InputError(
+            f"a trajectory has {len(columns[_OBS])} states but episode {number} of {folder.root}, its origin, has "
+            f"{len(table)} frames; set origin=None for data that were cut"
+        )
+    tasks = [folder.tasks.get(i, "no task named") for i in table["task_index"].to_pylist()]
+    stats = {k: v for k, v in folder.stats.get(number, {}).items() if k not in folder.numeric}
+    renewed = _renewed(table, columns, features, obs, action)
+    return Episode(renewed, tasks, folder.videos(number), stats, folder.own_entries(number))
+
+
 def _check_alike(first: Folder, other: Folder) -> None:
     """Raise InputError unless two folders have the same features."""
     for name in dict.fromkeys([*first.features, *other.features]):
+        if name in INDEX or is_ours(name):  # data without weights have weight 1
+            continue
         one, two = _kind(first, name), _kind(other, name)
         if one != two:
             raise InputError(
@@ -249,7 +274,10 @@ def _check_alike(first: Folder, other: Folder) -> None:
                 "only folders with the same features can be put together"
             )
     if first.info["fps"] != other.info["fps"]:
-        raise InputError(f"fps is {first.info['fps']} in {first.root} but {other.info['fps']} in {other.root}")
+        raise InputError(
+            f"fps is {first.info['fps']} in {first.root} but {other.info['fps']} in {other.root}; "
+            "only recordings of one rate can be put together"
+        )
 
 
 def _kind(folder: Folder, name: str) -> str:
@@ -280,7 +308,7 @@ def _renewed(
             new[_REWARD] = reward
     if _DONE in features and (_DONE not in have or _ends(table) != columns[_DONE][-1]):
         new[_DONE] = columns[_DONE]
-    new |= {name: columns[name] for name in columns if name == "weight" or name.startswith(SEAM)}
+    new |= {name: rows for name, rows in columns.items() if is_ours(name)}
     for name, rows in new.items():
         column = _to_arrow(rows, features[name])
         at = table.column_names.index(name) if name in have else None

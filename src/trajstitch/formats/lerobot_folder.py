@@ -27,6 +27,9 @@ from trajstitch.data import Int
 from trajstitch.errors import InputError
 
 CHUNK = 1000  # files per folder
+_ROW = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_ROW_PREFIXES = ("data/", "videos/", "meta/", "stats/")
+_META = ("info", "stats", "tasks", "episodes", "episodes_stats", "trajstitch")
 Stats = dict[str, dict[str, Any]]  # feature: {min, max, mean, std, count, …}
 
 
@@ -36,6 +39,14 @@ def import_arrow() -> tuple[Any, Any]:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InputError("LeRobot's data need pyarrow; run pip install 'trajstitch[lerobot]'") from error
+
+
+def is_numeric(feature: Mapping[str, Any]) -> bool:
+    """Whether a feature holds numbers."""
+    try:
+        return np.dtype(feature["dtype"]).kind in "bfiu"
+    except TypeError:
+        return False  # video, image, language, …
 
 
 def is_folder(path: Path) -> bool:
@@ -76,15 +87,20 @@ class Folder:
         return str(self.info["codebase_version"]).startswith("v3")
 
     @property
-    def tabled(self) -> list[str]:
-        """Features in the tables: all but videos."""
-        return [name for name, feature in self.features.items() if feature["dtype"] != "video"]
-
-    @property
     def numeric(self) -> list[str]:
         """Features of numbers."""
-        other = ("video", "image", "string")
-        return [name for name, feature in self.features.items() if feature["dtype"] not in other]
+        return [name for name, feature in self.features.items() if is_numeric(feature)]
+
+    def own_entries(self, episode: int) -> dict[str, Any]:
+        """Return what the row of an episode says beyond LeRobot's own entries, such as who recorded it."""
+        row = self.episodes[episode]
+        return {k: v for k, v in row.items() if k not in _ROW and not k.startswith(_ROW_PREFIXES)}
+
+    def own_files(self) -> list[Path]:
+        """Return the files in meta/ that are not LeRobot's own."""
+        return [
+            path for path in sorted((self.root / "meta").iterdir()) if path.is_file() and path.stem not in _META
+        ]
 
     def videos(self, episode: int) -> dict[str, Video]:
         """Return where the videos of an episode are, by feature; InputError if a file is missing."""
@@ -102,10 +118,22 @@ class Folder:
             shared = self._episodes_of_file[key, number] > 1
         else:
             place["episode_chunk"] = episode // int(self.info.get("chunks_size", CHUNK))
-        file = self.root / str(self.info["video_path"]).format(**place)
+        file = self._file("video_path", place)
         if not file.exists():
             raise InputError(f"{file} is missing, the video of {key} in episode {episode}; download it again")
         return Video(file, begin, end, shared)
+
+    def _file(self, path: str, place: Mapping[str, Any]) -> Path:
+        """Return a file by its pattern in meta/info.json; InputError if that leads out of the folder."""
+        try:
+            file = str(self.info[path]).format(**place)
+        except (KeyError, IndexError, ValueError, AttributeError):
+            raise InputError(f"{self.root}: {path} in meta/info.json is no pattern that LeRobot writes") from None
+        if Path(file).is_absolute() or ".." in Path(file).parts:
+            raise InputError(
+                f"{self.root}: {path} in meta/info.json leads out of the folder, to {file}; it is refused"
+            )
+        return self.root / file
 
     @cached_property
     def _episodes_of_file(self) -> Counter[tuple[str, tuple[int, int]]]:
@@ -161,7 +189,7 @@ class Folder:
     def tables(self, episodes: Iterable[int]) -> Iterator[Any]:
         """Yield the whole table of each of these episodes, as it is."""
         _, parquet = import_arrow()
-        opened, table = None, None
+        opened: Path | None = None
         for episode in episodes:
             row = self.episodes[episode]
             place = {
@@ -170,14 +198,16 @@ class Folder:
             }
             if self.is_v3:
                 place |= {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
-            file = self.root / str(self.info["data_path"]).format(**place)
+            file = self._file("data_path", place)
             if file != opened:
                 opened, table = file, _read_table(parquet, file, None)
-            assert table is not None
-            rows = np.flatnonzero(table["episode_index"].to_numpy() == episode)
-            if len(rows) != row["length"] or rows[-1] - rows[0] != len(rows) - 1:
+                owner = table["episode_index"].to_numpy()
+                number, begin, many = np.unique(owner, return_index=True, return_counts=True)
+                span = dict(zip(number.tolist(), zip(begin.tolist(), many.tolist(), strict=True), strict=True))
+            first, count = span.get(episode, (0, 0))
+            if not count or count != row["length"] or (owner[first : first + count] != episode).any():
                 raise InputError(f"{file} does not hold episode {episode} in one piece; download it again")
-            yield table.slice(rows[0], len(rows))
+            yield table.slice(first, count)
 
 
 def _video_file(row: Mapping[str, Any], key: str) -> tuple[int, int]:
@@ -197,6 +227,10 @@ def open_folder(root: Path) -> Folder:
     if not version.startswith(("v2", "v3")):
         raise InputError(
             f"codebase_version {version} in meta/info.json is none of v2.0 to v3.0; convert it with LeRobot first"
+        )
+    if odd := [name for name in info["features"] if "/" in name or "\\" in name or name == ".."]:
+        raise InputError(
+            f"the feature {odd[0]!r} in meta/info.json has a name that LeRobot does not allow; rename it"
         )
     if version.startswith("v3"):
         rows = _episode_rows(root, stats=False)

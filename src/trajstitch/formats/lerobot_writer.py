@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
-from trajstitch.formats.lerobot_folder import CHUNK, Stats, Video, import_arrow, to_numpy
+from trajstitch.formats.lerobot_folder import CHUNK, Stats, Video, import_arrow, is_numeric, to_numpy
 
 Version = str  # "v2.1" or "v3.0"
 INDEX = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # what LeRobot adds to every frame
@@ -49,6 +49,7 @@ class Episode:
     tasks: list[str]  # one per frame
     videos: dict[str, Video] = field(default_factory=dict)
     stats: Stats = field(default_factory=dict)  # of images and videos
+    entries: dict[str, Any] = field(default_factory=dict)  # more for its row
 
 
 @dataclass
@@ -91,7 +92,7 @@ def write_folder(
                 }
             for key, video in episode.videos.items():
                 row |= _carry_video(root, key, video, number, written, version)
-            written.rows.append(row)
+            written.rows.append(row | episode.entries)
             written.stats.append(stats)
             written.frames += len(table)
     _write_meta(root, written, features, info, version)
@@ -175,7 +176,6 @@ def _carry_video(
     if version == "v2.1":
         if video.shared:
             raise InputError(f"{video.file} holds several episodes, which v2.1 cannot; write v3.0: lerobot:FOLDER")
-        written.videos[key, video.file] = episode
         _link(video.file, root / path.format(video_key=key, episode_chunk=episode // CHUNK, episode_index=episode))
         return {}
     number = written.videos.get((key, video.file))
@@ -202,7 +202,7 @@ def _stats(table: Any, features: Mapping[str, Any], version: Version) -> Stats:
     """Return the statistics of every feature of numbers."""
     stats = {}
     for name, feature in features.items():
-        if feature["dtype"] in ("image", "video", "string") or name not in table.column_names:
+        if not is_numeric(feature) or name not in table.column_names:
             continue
         rows = to_numpy(table[name], name).reshape(len(table), -1).astype(np.float64)
         stats[name] = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
@@ -256,7 +256,8 @@ def _write_meta(
     note |= {"chunks_size": CHUNK, "splits": {"train": f"0:{len(written.rows)}"}, **_PATHS[version]}
     note |= {"features": features, **({} if has_videos else {"video_path": None})}
     if version == "v2.1":
-        note |= {"total_videos": len(written.videos), "total_chunks": -(-len(written.rows) // CHUNK)}
+        videos = sum(feature["dtype"] == "video" for feature in features.values()) * len(written.rows)
+        note |= {"total_videos": videos, "total_chunks": -(-len(written.rows) // CHUNK)}
         _write_lines(meta / "episodes.jsonl", written.rows)
         _write_lines(meta / "tasks.jsonl", [{"task_index": i, "task": task} for task, i in written.tasks.items()])
         numbered = [{"episode_index": m, "stats": stats} for m, stats in enumerate(written.stats)]

@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.formats.features import SEAM, SUCCESS, Features, from_frames, origins, to_frames
+from trajstitch.formats.features import (
+    SUCCESS,
+    WEIGHT,
+    Features,
+    from_frames,
+    is_ours,
+    names_of,
+    origins,
+    to_frames,
+)
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import reading
 from trajstitch.storage.atomic import replacing
@@ -174,12 +183,12 @@ def _known(demo: Any) -> dict[str, Any]:
 
 def _needed(chosen: Features, demo: Any) -> list[str]:
     known = _known(demo)
-    names: Iterable[Any] = (*chosen.obs, *chosen.action, chosen.done_from, chosen.reward_from, "weight")
+    names: Iterable[Any] = (*chosen.obs, *chosen.action, chosen.done_from, chosen.reward_from)
     wanted = [name for name in names if isinstance(name, str) and name != SUCCESS]
-    wanted += [name for name in known if name.startswith(SEAM)]
+    wanted += [name for name, array in known.items() if is_ours(name) and array.ndim == 1]
     if callable(chosen.reward_from):
         wanted += [name for name, array in known.items() if array.ndim < 3 and array.dtype.kind in "bfiu"]
-    return [name for name in dict.fromkeys(wanted) if name != "weight" or "weight" in known]
+    return list(dict.fromkeys(wanted))
 
 
 def _frames(demo: Any, names: list[str], chosen: Features, padded: bool) -> dict[str, NDArray[Any]]:
@@ -195,7 +204,7 @@ def _frames(demo: Any, names: list[str], chosen: Features, padded: bool) -> dict
             raise InputError(f"{demo.name}/{name} has {len(rows)} rows but there are {steps} actions")
         if padded:
             after = demo["next_obs"][name][-1:] if name in demo["next_obs"] else rows[-1:]
-            empty = name in ("weight", _USUAL["reward"], chosen.reward_from)  # nothing was done in that state
+            empty = name in (WEIGHT, _USUAL["reward"], chosen.reward_from)  # nothing was done in that state
             rows = np.append(rows, np.zeros_like(after) if empty else after, axis=0)
         frames[name] = rows
     return frames
@@ -221,7 +230,8 @@ def _carry(data: Dataset, opened: Mapping[str, Any], group: Any) -> None:
                 f"env_args of {source} and {first.filename} differ; put together data of one environment"
             )
     group.attrs.update(first["data"].attrs)
-    names = {key: str(data.info.get(f"{key}_features", "")).split() for key in ("obs", "action")}
+    obs, action = names_of(data)
+    names = {"obs": obs, "action": action}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
         opened[source].copy(f"data/{name}", group, f"demo_{m}")
         _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
@@ -257,11 +267,11 @@ def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[
             demo[name][...] = new.reshape(demo[name].shape)
         elif name not in demo and new.any():
             demo[name] = new
-    for name in ("weight", *(name for name in frames if name.startswith(SEAM))):
-        if name in demo:
-            del demo[name]
-        if name in frames:
-            demo[name] = frames[name][:rows]
+    for name in [name for name in demo if is_ours(name) and demo[name].ndim == 1]:
+        del demo[name]
+    for name, rows_of in frames.items():
+        if is_ours(name):
+            demo[name] = rows_of[:rows]
 
 
 def _same_reward(old: NDArray[Any], new: NDArray[Any], padded: bool) -> bool:
