@@ -120,9 +120,9 @@ def test_weights_must_be_finite_numbers_of_fitting_shapes(tmp_path):
         ({"scale_std": np.ones(3)}, "as many means as stds"),
         (
             {"scale_mean": np.zeros(5), "scale_std": np.ones(5)},
-            r"layer 0 has weights of shape \(8, 4\), not \(8, 5\)",
+            r"layer 0 has weights of shape \(8, 4\) .*not \(8, 5\)",
         ),
-        ({"layer1_bias": np.zeros(7)}, r"layer 1 has weights of shape \(8, 8\), not \(7, 8\)"),
+        ({"layer1_bias": np.zeros(7)}, r"layer 1 has weights of shape \(8, 8\) .*not \(7, 8\)"),
         ({"layer2_bias": np.float32(0)}, "do not fit each other"),
         ({"low": np.array([3.0, 0.0])}, "must not exceed the highest"),
         ({"low": np.zeros(3), "high": np.ones(3)}, "3 actions for the head 'tanh'"),

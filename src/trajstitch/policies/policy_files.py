@@ -126,7 +126,10 @@ def _check_policy(policy: Policy) -> Policy:
     for i, layer in enumerate(policy.net.layers):
         shape = (*stack, sizes[i + 1], sizes[i])
         if layer.weight.shape != shape or layer.bias.shape != shape[:-1]:
-            raise InputError(f"layer {i} has weights of shape {layer.weight.shape}, not {shape}")
+            raise InputError(
+                f"layer {i} has weights of shape {layer.weight.shape} and biases of shape {layer.bias.shape}, "
+                f"not {shape} and {shape[:-1]}"
+            )
     return policy
 
 

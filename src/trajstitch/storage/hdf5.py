@@ -13,6 +13,7 @@ import numpy as np
 from trajstitch.errors import InputError
 from trajstitch.storage.archive import check_room, reason
 
+_PER_CHUNK = 6  # times the size of a chunk that HDF5 holds while it unpacks one
 _INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)  # links that cannot leave the file
 
 
@@ -63,8 +64,8 @@ def check_stored(name: str, array: h5py.h5d.DatasetID) -> None:
 
 
 def unpacked_size(array: h5py.Dataset) -> int:
-    """Return the bytes that reading an array needs: its own, or those of one chunk where that is larger."""
-    chunk = np.prod(array.chunks or (0,), dtype=object)
+    """Return the bytes that reading an array needs: its own, or those to unpack a chunk where they are more."""
+    chunk = _PER_CHUNK * np.prod(array.chunks or (0,), dtype=object)
     return int(max(np.prod(array.shape, dtype=object), chunk)) * array.dtype.itemsize
 
 
