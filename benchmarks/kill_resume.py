@@ -39,7 +39,7 @@ TRAIN: dict[str, list[str]] = {
     "bc": ["--episodes", "2"],  # the only one that is scored here, since scoring is the same for all
     "percent-bc": [],
     "gaussian-bc": [],
-    "weighted-bc": [],
+    "weighted-bc": ["--value-steps", "40"],
     "td3bc": [],
     "td3tsbc": ["--switch", "20"],
     "iql": [],

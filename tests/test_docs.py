@@ -135,8 +135,9 @@ def test_scripts_exist():
 FILE = re.compile(r"[\w/.-]+\.(?:py|sh|md|jsonl?|svg)")
 DATA_FILE = re.compile(r".*\.(?:hdf5|h5|npz|npy|traj|html)")
 NAME = re.compile(r"(\w+)((?:\.\w+)+)(?:\(.*)?", re.DOTALL)
-WRITTEN = {"metrics.jsonl", "config.json", "result.json", "info.json", "audit.json"}  # by runs, wherever they are
-WRITTEN |= {"OUT.left-out.json", "good.npz.left-out.json"}  # by filter and merge
+# By commands, wherever they are.
+WRITTEN = {"metrics.jsonl", "config.json", "result.json", "timings.json", "info.json", "audit.json"}
+WRITTEN |= {"OUT.left-out.json", "good.npz.left-out.json"}
 FOREIGN = {"d4rl.qlearning_dataset"}  # D4RL's own
 
 

@@ -38,27 +38,29 @@ from trajstitch.version import versions
 LOG = logging.getLogger("trajstitch")
 T = TypeVar("T")
 _CHECKPOINTS = "[0-9]" * 9 + ".npz"  # files of the folder checkpoints
+_STORED = (  # what a run stores in order to continue; a damaged one is set aside, with the ending .damaged
+    *("state.npz", "prepared.npz", "appraisal.npz", "weigh/state.npz", "weigh/appraisal.npz"),
+    *(f"stages/{name}.npz" for name in ("dynamics", "inverse", "reward", "world", "graph", "value-[0-9]*")),
+)
+_PARTS = tuple(f"{place}.*.{'[0-9a-f]' * 8}.part" for place in ("", "*/"))  # what a killed run was writing
 # Everything a run writes besides config.json; overwriting a run removes these and nothing else.
 _WRITTEN = (
+    *_STORED,
+    *(f"{name}.damaged" for name in _STORED),
+    *_PARTS,
     "metrics.jsonl",
     f"checkpoints/{_CHECKPOINTS}",
     "scores/*-episodes-from-*.json",
-    "state.npz",
-    "prepared.npz",
     "policy.npz",
     "policy-best.npz",
-    *(f"stages/{name}.npz" for name in ("dynamics", "inverse", "reward", "world", "graph", "value-[0-9]*")),
     *(f"{name}{ending}" for name in ("improved", "plan") for ending in ENDINGS),
     "seams.npz",
     "result.json",
     "timings.json",
     "report.html",
     "audit.json",
-    "appraisal.npz",
-    *(f"weigh/{name}" for name in ("config.json", "metrics.jsonl", "state.npz", "appraisal.npz")),
-    "*.damaged",  # what could not be read and was made again
-    "*/*.damaged",
-    *(_PARTS := (".*.part", "*/.*.part")),  # what a killed run was writing
+    "weigh/config.json",
+    "weigh/metrics.jsonl",
 )
 # Settings by their names in version 0.1.0.
 _RENAMED = {
