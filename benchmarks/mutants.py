@@ -131,7 +131,8 @@ def write(target: Path, records: dict[str, dict[str, Any]], order: list[Mutant])
     """Write what is known, in the order of the table."""
     known = [records[mutant.name] for mutant in order if mutant.name in records]
     count = Counter(record["outcome"] for record in known)
-    summary = {"mutants": len(known), **count, "share_killed": round(count["killed"] / max(len(known), 1), 4)}
+    share = round(count["killed"] / max(len(known), 1), 4)
+    summary = {"in_table": len(order), "tried": len(known), **count, "share_killed": share}
     part = target.with_name(f".{target.name}.part")
     part.write_text(
         json.dumps({"command": command("mutants"), **summary, "records": known}, indent=1, ensure_ascii=False)

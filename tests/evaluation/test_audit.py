@@ -10,7 +10,7 @@ import trajstitch as ts
 from trajstitch.data import Dataset, Seams
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
-from trajstitch.evaluation.audit import audit, calibration, drop_seams
+from trajstitch.evaluation.audit import audit, calibration, drop_seams, reward_error
 from trajstitch.evaluation.collect import collect
 from trajstitch.evaluation.env import Step
 from trajstitch.evaluation.replay import Simulator
@@ -142,6 +142,13 @@ def test_calibration_of_numbers():
     partly = calibration(np.array([np.nan, 1.0, 1.0]), np.array([9.0, 1.0, 3.0]))
     assert (partly["seams"], partly["pearson"], partly["median_ratio"]) == (2, None, 2)
     assert calibration(np.full(3, np.nan), real[:3]) is None
+    assert calibration(np.array([1.0, 2.0]), np.array([1.0, 3.0]))["share_within_promise"] == 0.5
+
+
+def test_errors_of_rewards_by_hand():
+    found = reward_error(np.array([1.0, 5.0]), np.array([0.0, 2.0]))
+    assert (found["bias"], found["promised"], found["share_too_high"]) == (2, 3, 1)
+    assert found["standard_error"] == pytest.approx(1 / np.sqrt(2))
 
 
 def test_rewards_that_are_promised_too_high(original):
