@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tempfile
 from dataclasses import replace
 
@@ -495,6 +496,15 @@ def test_other_formats_have_no_features(hdf5, capsys, tmp_path):
     assert "has no named features to choose from; leave --reward-from out" in capsys.readouterr().err
     with pytest.raises(InputError, match="there is no LeRobotDataset"):
         load(f"lerobot:{tmp_path / 'none'}")
+
+
+def test_without_pyarrow(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"need pyarrow; run pip install 'trajstitch\[lerobot\]'"):
+        load(folder)
+    with pytest.raises(InputError, match="need pyarrow"):
+        save(random_dataset(0, (3,)), f"lerobot:{tmp_path / 'x'}")
+    assert not (tmp_path / "x").exists()
 
 
 def test_commands_convert_both_ways(folder, tmp_path, capsys):
