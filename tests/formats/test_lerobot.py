@@ -344,6 +344,22 @@ def test_what_the_data_say_otherwise_is_written(tmp_path, folder):
     assert table_of(tmp_path / "x")["observation.state"].to_pylist()[:2] == [[0, 0], [0, 1]]
 
 
+def test_whole_numbers_cannot_hold_all(tmp_path, folder):
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"]["next.reward"]["dtype"] = "int64"
+    put(folder / "meta/info.json", json.dumps(info))
+    for file in (folder / "data").glob("*/*.parquet"):
+        table = pq.read_table(file)
+        at = table.column_names.index("next.reward")
+        pq.write_table(table.set_column(at, "next.reward", table["next.reward"].cast(pa.int64())), file)
+    data = load(folder)
+    save(replace(data, reward=data.reward * 2), f"lerobot:{tmp_path / 'x'}")
+    assert load(tmp_path / "x").reward.tolist() == (data.reward * 2).tolist()
+    with pytest.raises(InputError, match="next.reward is int64, which cannot hold the new values"):
+        save(replace(data, reward=data.reward / 4), f"lerobot:{tmp_path / 'y'}")
+    assert not (tmp_path / "y").exists()
+
+
 def test_chosen_features_are_remembered(tmp_path, folder):
     data = load(folder, features=Features(obs=("observation.effort",)))
     save(data[:1], f"lerobot:{tmp_path / 'x'}")
