@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset, Spread
+from trajstitch.data import Bool, Dataset, Float, Spread
 from trajstitch.weight_facts import mean_weights
 
 Real = NDArray[np.float64]
@@ -77,6 +77,7 @@ def episode_table(data: Dataset) -> Episodes:
     """Return what can be said of each episode of a data set; rewards and weights are not needed."""
     step = np.diff(data.action / _half_range(data), axis=0)
     inside = np.diff(data.trajectory) == 0  # between two steps of one episode
+    states = _scaled(data)
     column = {
         "episode": np.arange(len(data), dtype=np.float64),
         "length": data.length.astype(np.float64),
@@ -84,10 +85,10 @@ def episode_table(data: Dataset) -> Episodes:
         "success": _success(data),
         "jerk": _jerk(data, step),
         "jumps": _sum(data, np.append((np.abs(step).max(1) > _JUMP) & inside, False)),
-        "idle": _sum(data, _idle(data)) / data.length,
+        "idle": _sum(data, _idle(data, states)) / data.length,
         "saturation": _sum(data, saturated(data).mean(1)) / data.length,
         "duplicate": duplicates(data).astype(np.float64),
-        "distance": _distance(data),
+        "distance": _distance(data, states),
         "weight": np.full(len(data), np.nan) if data.weight is None else mean_weights(data, data.weight),
         "terminal": data.terminal.astype(np.float64),
     }
@@ -127,13 +128,12 @@ def _sum(data: Dataset, values: NDArray[Any]) -> Real:
     return np.add.reduceat(values, data.start[:-1], dtype=np.float64)
 
 
-def _scaled(data: Dataset) -> NDArray[np.float32]:
+def _scaled(data: Dataset) -> Float:
     """Return the states in stds of their columns."""
     return (data.obs / Spread.of(data.obs).unit).astype(np.float32)
 
 
-def _idle(data: Dataset) -> Bool:
-    states = _scaled(data)
+def _idle(data: Dataset, states: Float) -> Bool:
     moved = np.linalg.norm(states[data.row + 1] - states[data.row], axis=1)
     typical = np.median(moved[moved > 0]) if moved.any() else 1.0
     return moved < _IDLE * typical
@@ -155,14 +155,14 @@ def duplicates(data: Dataset) -> NDArray[np.int64]:
     return found
 
 
-def _distance(data: Dataset) -> Real:
+def _distance(data: Dataset, scaled: Float) -> Real:
     """Return the mean distance of some states of each episode to the nearest ones of others; 1 is typical."""
     if len(data) < 2:
         return np.full(len(data), np.nan)
     each = int(np.clip(_STATES // len(data), 2, 32))
     place = np.linspace(0, data.length, each).round().astype(np.int64).T  # spread evenly over the episode
     row = (place + (data.start[:-1] + np.arange(len(data)))[:, None]).reshape(-1)
-    states, owner = _scaled(data)[row], np.repeat(np.arange(len(data)), each)
+    states, owner = scaled[row], np.repeat(np.arange(len(data)), each)
     nearest = np.empty(len(states))
     square = np.square(states).sum(1)
     for begin in range(0, len(states), _BLOCK):

@@ -84,6 +84,16 @@ def test_what_does_not_fit_is_named(tmp_path, columns, sentence):
         load(f"imitation:{parquet(tmp_path / 'x.parquet', **columns)}")
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("x.csv", "own-logs.md"), ("x.parquet", "imitation:FILE"), ("x.pkl", "never loaded"), ("x.tfrecord", "RLDS")],
+)
+def test_tables_of_other_kinds_are_told_what_to_do(tmp_path, name, remedy):
+    (tmp_path / name).write_text("x,y\n1,2\n")
+    with pytest.raises(InputError, match=rf"{name}: the ending .* names no format; .*{remedy}"):
+        load(tmp_path / name)
+
+
 def test_other_folders(tmp_path, capsys):
     save(random_dataset(0, (3,)), f"imitation:{tmp_path / 'x'}")
     next((tmp_path / "x").glob("*.arrow")).write_bytes(b"no")

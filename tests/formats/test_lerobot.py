@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tempfile
 from dataclasses import replace
 
@@ -343,6 +344,22 @@ def test_what_the_data_say_otherwise_is_written(tmp_path, folder):
     assert table_of(tmp_path / "x")["observation.state"].to_pylist()[:2] == [[0, 0], [0, 1]]
 
 
+def test_whole_numbers_cannot_hold_all(tmp_path, folder):
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"]["next.reward"]["dtype"] = "int64"
+    put(folder / "meta/info.json", json.dumps(info))
+    for file in (folder / "data").glob("*/*.parquet"):
+        table = pq.read_table(file)
+        at = table.column_names.index("next.reward")
+        pq.write_table(table.set_column(at, "next.reward", table["next.reward"].cast(pa.int64())), file)
+    data = load(folder)
+    save(replace(data, reward=data.reward * 2), f"lerobot:{tmp_path / 'x'}")
+    assert load(tmp_path / "x").reward.tolist() == (data.reward * 2).tolist()
+    with pytest.raises(InputError, match="next.reward is int64, which cannot hold the new values"):
+        save(replace(data, reward=data.reward / 4), f"lerobot:{tmp_path / 'y'}")
+    assert not (tmp_path / "y").exists()
+
+
 def test_chosen_features_are_remembered(tmp_path, folder):
     data = load(folder, features=Features(obs=("observation.effort",)))
     save(data[:1], f"lerobot:{tmp_path / 'x'}")
@@ -495,6 +512,15 @@ def test_other_formats_have_no_features(hdf5, capsys, tmp_path):
     assert "has no named features to choose from; leave --reward-from out" in capsys.readouterr().err
     with pytest.raises(InputError, match="there is no LeRobotDataset"):
         load(f"lerobot:{tmp_path / 'none'}")
+
+
+def test_without_pyarrow(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"need pyarrow; run pip install 'trajstitch\[lerobot\]'"):
+        load(folder)
+    with pytest.raises(InputError, match="need pyarrow"):
+        save(random_dataset(0, (3,)), f"lerobot:{tmp_path / 'x'}")
+    assert not (tmp_path / "x").exists()
 
 
 def test_commands_convert_both_ways(folder, tmp_path, capsys):

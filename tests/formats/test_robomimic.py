@@ -142,6 +142,17 @@ def test_what_the_data_say_otherwise_is_written(tmp_path, successors):
     assert same(load(tmp_path / "y.hdf5"), changed)
 
 
+def test_whole_numbers_become_floats_where_they_must(tmp_path, file):
+    with h5py.File(file, "a") as opened:
+        for name, steps in LENGTHS.items():
+            _replace(f"data/{name}/rewards", np.ones((steps, 1), np.int64))(opened)
+    data = load(file)
+    assert data.returns.tolist() == [3, 4, 2]
+    changed = replace(data, reward=data.reward / 4)
+    save(changed, f"robomimic:{tmp_path / 'y.hdf5'}")
+    assert same(load(tmp_path / "y.hdf5"), changed)
+
+
 def test_what_cannot_be_written(tmp_path, file):
     data = load(file)
     with pytest.raises(InputError, match="is where these data were read from"):

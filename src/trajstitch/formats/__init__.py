@@ -26,6 +26,13 @@ from trajstitch.storage.archive import reading, reason
 
 _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_folder"}
 ENDINGS = tuple(_BY_SUFFIX)
+_OWN_LOGS = "docs/how-to/own-logs.md shows how logs become a data set"
+_REMEDIES = {
+    ".csv": _OWN_LOGS,
+    ".parquet": f"{_OWN_LOGS}; imitation:FILE reads trajectories of imitation",
+    ".pkl": "pickles are never loaded; save the arrays as .npz",
+    ".tfrecord": "RLDS is converted as docs/how-to/robots.md shows",
+}
 _PREFIXES = {
     "minari:": "minari",
     "lerobot:": "lerobot",
@@ -134,8 +141,8 @@ def _robot_format(name: str) -> str | None:
 def _format(path: Path) -> str:
     if path.suffix in _BY_SUFFIX:
         return _BY_SUFFIX[path.suffix]
-    endings = ", ".join(_BY_SUFFIX)
-    raise InputError(f"{path}: the ending {path.suffix or '(none)'} names no format; known are {endings}")
+    remedy = _REMEDIES.get(path.suffix, f"known are {', '.join(_BY_SUFFIX)}")
+    raise InputError(f"{path}: the ending {path.suffix or '(none)'} names no format; {remedy}")
 
 
 def _module(name: str) -> ModuleType:

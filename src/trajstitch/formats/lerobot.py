@@ -310,6 +310,11 @@ def _renewed(
         new[_DONE] = columns[_DONE]
     new |= {name: rows for name, rows in columns.items() if is_ours(name)}
     for name, rows in new.items():
+        kind = features[name]["dtype"]
+        if not np.array_equal(rows.astype(kind), rows):
+            raise InputError(
+                f"{name} is {kind}, which cannot hold the new values; set origin=None, or keep it as it is"
+            )
         column = _to_arrow(rows, features[name])
         at = table.column_names.index(name) if name in have else None
         table = table.append_column(name, column) if at is None else table.set_column(at, name, column)

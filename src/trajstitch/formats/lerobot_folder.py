@@ -38,7 +38,7 @@ def import_arrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise InputError("LeRobot's data need pyarrow; run pip install 'trajstitch[lerobot]'") from error
+        raise InputError("these data need pyarrow; run pip install 'trajstitch[lerobot]'") from error
 
 
 def is_numeric(feature: Mapping[str, Any]) -> bool:

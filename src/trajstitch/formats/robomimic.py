@@ -256,7 +256,7 @@ def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[
                 width = int(np.prod(old.shape[1:]))
                 new = frames[key][shift:, begin : begin + width][:rows]
                 if not np.array_equal(old.reshape(rows, -1)[: len(new)].astype(np.float32), new):
-                    demo[place][: len(new)] = new.reshape(len(new), *old.shape[1:])
+                    _put(demo, place, new)
             begin += width
     reward, done = frames["reward"], frames["done"]
     for name, new, same in (
@@ -264,7 +264,7 @@ def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[
         (_USUAL["done"], done[:rows], _same_end),
     ):
         if name in demo and not same(demo[name][()], new, padded):
-            demo[name][...] = new.reshape(demo[name].shape)
+            _put(demo, name, new)
         elif name not in demo and new.any():
             demo[name] = new
     for name in [name for name in demo if is_ours(name) and demo[name].ndim == 1]:
@@ -272,6 +272,16 @@ def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[
     for name, rows_of in frames.items():
         if is_ours(name):
             demo[name] = rows_of[:rows]
+
+
+def _put(demo: Any, name: str, new: NDArray[Any]) -> None:
+    """Replace the first rows of an array; one of whole numbers becomes float32 where it could not hold the new."""
+    rows = demo[name][()]
+    if not np.array_equal(new.astype(rows.dtype), new):
+        rows = rows.astype(np.float32)
+    rows[: len(new)] = new.reshape(len(new), *rows.shape[1:])
+    del demo[name]
+    demo[name] = rows
 
 
 def _same_reward(old: NDArray[Any], new: NDArray[Any], padded: bool) -> bool:
