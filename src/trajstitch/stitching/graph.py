@@ -35,6 +35,8 @@ T = TypeVar("T")
 Candidates = Callable[[slice], NDArray[np.int32]]  # part of the pairs [B] -> rows [B, K], padded with -1
 _BLOCK = 4096  # sources scored per call
 _LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
+# The paper's radius of a neighbourhood of raw states, by environment (its published code's).
+PAPER_EPSILON = {"Hopper": 0.1, "HalfCheetah": 3.0, "Walker2d": 1.0}
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,34 @@ class GraphConfig:
     """Neighbourhood of a state."""
 
     metric: Literal["scaled", "raw"] = "scaled"  # Distances of states divided by their std, or of raw states.
-    # Radius of a neighbourhood; unless given the median distance of one step, half of it in large data.
-    epsilon: float | None = None
+    epsilon: float | None = None  # Radius of a neighbourhood; unless given, chosen by choose_epsilon.
     # At most this many neighbours, 0 for all; unless given 200, or 48 in large data.
     nearest: int | None = None
+    # How epsilon is chosen: step, the median distance of one step, half of it in large data; or paper, the paper's
+    # for the data's environment, which has one for Hopper (0.1), HalfCheetah (3) and Walker2d (1), of raw states.
+    choose_epsilon: Literal["step", "paper"] = "step"
 
     def __post_init__(self) -> None:
         if self.metric not in ("scaled", "raw"):
             raise InputError(f"metric must be scaled or raw, not {self.metric!r}")
+        if self.choose_epsilon not in ("step", "paper"):
+            raise InputError(f"choose_epsilon must be step or paper, not {self.choose_epsilon!r}")
         if self.epsilon is not None and not self.epsilon > 0:
             raise InputError(f"epsilon must be above 0, not {self.epsilon:g}; leave it out to have it chosen")
         if self.nearest is not None and self.nearest < 0:
             raise InputError(f"nearest must be 0 (all) or more, not {self.nearest}")
+
+    def given_epsilon(self, data: Dataset) -> float | None:
+        """Return the epsilon that is given, or the paper's; None where it follows from the data's steps."""
+        if self.epsilon is not None or self.choose_epsilon == "step":
+            return self.epsilon
+        env_id = str(data.info.get("env_id", ""))
+        if (family := env_id.rsplit("-", 1)[0]) not in PAPER_EPSILON:
+            raise InputError(
+                f"the paper has an epsilon for {', '.join(PAPER_EPSILON)}, but the data's environment is "
+                f"{env_id or 'not named'}; give --graph.epsilon, or --graph.choose-epsilon step to have it chosen"
+            )
+        return PAPER_EPSILON[family]
 
 
 class DynamicsModel(Protocol):
@@ -135,7 +153,7 @@ class EdgeFinder:
         self.spread = np.ones(data.obs_dim)
         if config.metric == "scaled":
             self.spread = Spread.of(data.obs).unit
-        self.epsilon = config.epsilon or typical_step(data, self.spread) * (0.5 if large else 1)
+        self.epsilon = config.given_epsilon(data) or typical_step(data, self.spread) * (0.5 if large else 1)
         if not self.epsilon > 0:
             raise InputError(
                 "half of all steps do not change the state, so epsilon cannot be chosen; give --graph.epsilon"

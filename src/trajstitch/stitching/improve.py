@@ -200,7 +200,7 @@ def improve(
         tell: returns the progress callback of the stage of this name.
     """
     config, models = config or Improve(), models or Models()
-    check_data(data)
+    check_data(data, config)
     if (config.planner == "policy") != (models.policy is not None):
         raise InputError("the planner policy needs a policy (--policy FILE), and the others take none")
     data = dataclasses.replace(data, weight=None)  # all steps are candidates alike
@@ -344,8 +344,10 @@ def _sizes(graph: Graph) -> dict[str, float]:
 # -- models ----------------------------------------------------------------------------------------------------
 
 
-def check_data(data: Dataset) -> None:
-    """Raise InputError where stitching is impossible on these data."""
+def check_data(data: Dataset, config: Improve) -> None:
+    """Raise InputError where stitching is impossible on these data, or with these settings."""
+    if config.edges_used == "plausible":
+        config.graph.given_epsilon(data)
     if len(data) < 2:
         raise InputError("stitching needs at least two trajectories; this data set has one")
     if data.length.max() < 2:
@@ -423,7 +425,9 @@ def _fit_value(setup: Setup, current: Current, iteration: int, previous: Any) ->
     seed = 1000 * setup.seed + 100 * (iteration + 1)
     warm = previous if config.warm else None
     trained: tuple[Value, History] = setup.stage(
-        name, (setup.config, seed, "current candidates"), lambda: train_value(table, config, seed, setup.tell(name), warm)
+        name,
+        (setup.config, seed, "current candidates"),
+        lambda: train_value(table, config, seed, setup.tell(name), warm),
     )
     return trained
 
