@@ -90,7 +90,8 @@ class Improve:
     # Steps of the longest new trajectory; unless given the time limit that the data name, else their longest one.
     max_length: int | None = None
     max_changes: int | None = None  # Accept only trajectories with at most this many stitched steps.
-    # Do not stitch to a state that the trajectory has visited more often than this; None: no limit.
+    # For greedy: how often a new trajectory may return to a state, also by recorded steps. 0: no loops; None: no
+    # limit, as in the paper. A stitch that would lead to more gives way to the next best one.
     max_repeats: int | None = 0
     graph: GraphConfig = GraphConfig()  # Which states are candidates for a plausible step.
     reach: ReachConfig = ReachConfig()  # Which states are reachable.
