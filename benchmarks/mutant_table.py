@@ -205,7 +205,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
             "(new_value >= value[graph.target[owner]])",
             "an edge of equal value is taken",
         ),
-        ("visits > max_repeats", "visits >= max_repeats", "one repeat fewer"),
+        ("Limit(max_repeats + 1,", "Limit(max(max_repeats, 1),", "one repeat fewer"),
         ("-remaining[where]", "remaining[where]", "goes on along the worst occurrence"),
         ("-new_value[edge]", "new_value[edge]", "the edge of lowest value"),
         ("np.maximum(self.horizon - length, 0)", "self.horizon - length", "steps left below 0"),

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from trajstitch.data import step_table
@@ -106,6 +107,29 @@ def test_the_two_losses_of_the_wgan():
     fake, real = 1 - 4 + 0.5, 1 + 4 * 3 + 0.5
     np.testing.assert_allclose(config._critic_loss(model, ROW, KEY), fake - real + 2 * (4 - 1) ** 2, rtol=1e-5)
     np.testing.assert_allclose(_generator_loss(model, ROW, KEY), -fake, rtol=1e-5)
+
+
+class Vertical(WGAN):
+    """Its critic's slope is infinite where it is, so a loss that asks for it is not finite."""
+
+    def scoring(self, x, reward):
+        return 4 * reward[0] + jnp.sqrt(jnp.abs(0 * reward[0]))
+
+
+def test_without_a_penalty_no_slope_is_computed():
+    model = Vertical(GIVEN, linear(np.zeros((1, 6)), [-1]), linear([[1, 0, 0, 0, 0, 4]], [0.5]))
+    np.testing.assert_allclose(RewardConfig("wgan", penalty=0.0)._critic_loss(model, ROW, KEY), -4 - 12, rtol=1e-5)
+    assert not np.isfinite(RewardConfig("wgan", penalty=1.0)._critic_loss(model, ROW, KEY))
+
+
+def test_the_critic_pays_for_the_squares_of_its_weights():
+    """The gradient of λ‖w‖² is 2λw; before Adam's own scaling."""
+    model, config = wgan(), RewardConfig("wgan", decay=0.25)
+    part, adam = model.critic, config._adam("critic")
+    _, state = adam.update(jax.tree.map(jnp.zeros_like, part), adam.init(part), part)
+    weight = part.layers[0].weight
+    mean = optax.tree_utils.tree_get(state, "mu").layers[0].weight
+    np.testing.assert_allclose(mean, 0.5 * 2 * 0.25 * weight, rtol=1e-6)  # its first moment: half, as b1 is 0.5
 
 
 def test_the_steps_of_the_wgan():

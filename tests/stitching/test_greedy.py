@@ -36,6 +36,12 @@ def plain_greedy(pairs, edges, value, paths, horizon, max_repeats=None):
                 best = place
         return best
 
+    def following(place):
+        """States of the current data from there on."""
+        _, _, number, position = place
+        walk = paths[number][0]
+        return [pairs[q][0] for q in walk[position:]] + [pairs[walk[-1]][1]]
+
     proposed = []
     for number in range(len(paths)):
         tour, position, steps, terminal = number, 0, [], False
@@ -48,9 +54,12 @@ def plain_greedy(pairs, edges, value, paths, horizon, max_repeats=None):
             for row in sorted(edges[pair]):
                 here, better = best_place(row) is not None, value[row] > value[target]
                 if here and better and (best is None or value[row] > value[best]):
+                    if max_repeats is not None:
+                        left = horizon - len(steps)  # states that may still come
+                        states = visited + Counter(following(best_place(row))[:left])
+                        if max(states.values()) > max_repeats + 1:
+                            continue
                     best = row
-            if best is not None and max_repeats is not None and visited[best] > max_repeats:
-                best = None
             steps.append((pair, best))
             if best is None:
                 position += 1
@@ -312,6 +321,47 @@ def test_a_ring_is_left_after_so_many_repeats(max_repeats):
     assert len(steps) == 6 * (1 + max_repeats)
     assert [row for _, row in steps if row is not None] == [0] * max_repeats
     assert terminal
+
+
+def states_of(pairs, steps):
+    last, row = steps[-1]
+    return [pairs[pair][0] for pair, _ in steps] + [pairs[last][1] if row is None else row]
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.integers(1, 25), st.integers(0, 2))
+def test_no_state_is_repeated_more_often_than_allowed(case, horizon, max_repeats):
+    """Whatever the edges are, over recorded steps too, if it was so in the data before."""
+    pairs, _, _, paths = case
+    for (steps, _), (walk, _) in zip(greedy_lists(*case, horizon, max_repeats), paths, strict=True):
+        before = Counter(states_of(pairs, [(pair, None) for pair in walk]))
+        if max(before.values()) <= max_repeats + 1:
+            assert max(Counter(states_of(pairs, steps)).values()) <= max_repeats + 1
+
+
+def test_recorded_steps_may_not_close_a_loop_either():
+    """0 → 1, on to 3 and 4; from 4 to 2 would lead on to 3 again, though 2 is new. Then 5, not 2."""
+    pairs = [(row, row + 1, 1) for row in range(5)]
+    edges = [[], [3], [], [], [2]]
+    value = [0, 0, 2, 3, 4, 1]
+    walk = [([0, 1, 2, 3, 4], True)]
+    ((free, _),) = greedy_lists(pairs, edges, value, walk, 7)
+    assert states_of(pairs, free) == [0, 1, 3, 4, 2, 3, 4, 2]
+    ((steps, terminal),) = greedy_lists(pairs, edges, value, walk, 7, 0)
+    assert (states_of(pairs, steps), terminal) == ([0, 1, 3, 4, 5], True)
+    ((short, _),) = greedy_lists(pairs, edges, value, walk, 4, 0)
+    assert states_of(pairs, short) == [0, 1, 3, 4, 2]  # where the horizon is, nothing follows
+
+
+def test_the_next_best_edge_is_taken_instead_of_one_that_is_not_allowed():
+    """From 2 back to 0 is best, then to 6; to 4 is worth less."""
+    pairs = [(0, 1, 1), (1, 2, 1), (2, 3, 1), (4, 5, 1), (6, 7, 1)]
+    edges = [[], [], [4, 0, 6], [], []]
+    walks = [([0, 1, 2], False), ([3], False), ([4], True)]
+    value = [9, 0, 0, 1, 2, 0, 5, 0]
+    for max_repeats, landing in ((None, 0), (0, 6), (1, 0)):
+        steps, _ = greedy_lists(pairs, edges, value, walks, 4, max_repeats)[0]
+        assert steps[2] == (2, landing)
 
 
 # -- the crossing ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from trajstitch.models.inverse import InverseConfig
 from trajstitch.models.reward import RewardConfig
 from trajstitch.models.value import ValueConfig
 from trajstitch.stitching import improve as stitch
-from trajstitch.stitching.graph import GraphConfig
+from trajstitch.stitching.graph import EdgeFinder, GraphConfig
 from trajstitch.stitching.improve import Improve, Models, check_data, improve
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.serialise import read_note, restore, store
@@ -181,8 +181,8 @@ def test_rewards_that_say_nothing_are_refused():
     data = random_dataset(0, (5, 5, 5))
     for reward in (0.0, 2.0):
         with pytest.raises(InputError, match=f"all rewards are {reward:g}"):
-            check_data(dataclasses.replace(data, reward=np.full(15, reward, np.float32)))
-    check_data(dataclasses.replace(random_dataset(0, (5, 6)), reward=np.full(11, 2, np.float32)))
+            check_data(dataclasses.replace(data, reward=np.full(15, reward, np.float32)), Improve())
+    check_data(dataclasses.replace(random_dataset(0, (5, 6)), reward=np.full(11, 2, np.float32)), Improve())
 
 
 def test_what_cannot_be_stitched_is_refused():
@@ -227,6 +227,24 @@ def test_presets_are_the_papers_where_they_say_so():
     assert (paper.inverse.kind, paper.reward.kind, paper.value.warm) == ("cvae", "wgan", False)
     assert (paper.inverse.fit.steps, paper.inverse.fit.batch) == (400_000, 100)
     assert (paper.dynamics.members, paper.dynamics.elites, paper.iterations, paper.accept) == (7, 5, 5, 0.1)
+    assert (paper.max_repeats, paper.value_cut_ends, paper.inverse.latent) == (None, False, "sample")
+    assert (paper.graph.metric, paper.graph.nearest, paper.reward.penalty) == ("raw", 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "epsilon"), [("Hopper-v4", 0.1), ("HalfCheetah-v5", 3.0), ("Walker2d-v2", 1.0), ("Ant-v4", None)]
+)
+def test_the_paper_has_an_epsilon_for_each_of_its_environments(env_id, epsilon):
+    data, graph = dataclasses.replace(crossing(), info={"env_id": env_id}), PRESETS["paper"].graph
+    if epsilon is None:
+        with pytest.raises(InputError, match=f"{env_id}; give --graph.epsilon"):
+            improve(data, PRESETS["paper"], models=OWN)
+    else:
+        assert EdgeFinder(data, graph).epsilon == epsilon
+    assert EdgeFinder(data, dataclasses.replace(graph, epsilon=0.7)).epsilon == 0.7
+    finder = EdgeFinder(data, dataclasses.replace(graph, choose_epsilon="step"))
+    assert finder.epsilon == pytest.approx(1)  # the median step
+    assert finder.near is None  # no cap
 
 
 # -- trained models, runs, the command ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from trajstitch.data import Dataset, Seams
 from trajstitch.errors import InvariantError
 from trajstitch.stitching.current import Accepted
 from trajstitch.stitching.improve import Improve, Result
-from trajstitch.stitching.invariants import check_result
+from trajstitch.stitching.invariants import check_loops, check_result
 from worlds import random_dataset
 
 # Trajectory 0 goes rows 0 1 2, is stitched from row 2 to row 7 of trajectory 1, and ends as that one, in row 9.
@@ -195,3 +195,20 @@ def test_states_of_a_model_need_no_recorded_row():
 def test_a_callers_own_actions_may_leave_the_range():
     data, result = stitched()[0], changed("data.action", (2, 0), 1.1)
     check_result(data, result, PLAIN, own_actions=True)
+
+
+def test_a_loop_is_noticed():
+    """Rows 5 6 7 8 9 become 5 6 5 8 9, with a step that is stitched from 6 back to 5."""
+    data, result = stitched()
+    check_loops(data, result.dataset, 0)
+    source, target = np.array(SOURCE), np.array(TARGET)
+    source[7], target[6] = 5, 5
+    looped = dataclasses.replace(
+        result.dataset, seams=dataclasses.replace(result.seams, source=source, target=target)
+    )
+    with pytest.raises(InvariantError, match="trajectory 1 .* more often than max_repeats"):
+        check_loops(data, looped, 0)
+    check_loops(data, looped, 1)
+    target[3], source[4], target[4] = 2, 2, 1  # the first goes 0 1 2 7 2 1: its last state counts too
+    with pytest.raises(InvariantError, match="trajectory 0 .* more often than max_repeats"):
+        check_loops(data, dataclasses.replace(result.dataset, seams=dataclasses.replace(looped.seams)), 0)

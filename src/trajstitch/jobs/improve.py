@@ -102,7 +102,7 @@ def improve_run(
     """
     if ending not in ENDINGS:
         raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
-    check_data(data)
+    check_data(data, config)
     if weigh is not None:
         weigh.check(data)
     asked = {

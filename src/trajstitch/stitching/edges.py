@@ -15,6 +15,7 @@ from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph
 from trajstitch.stitching.model_calls import InverseModel, RewardModel, actions_of, rewards_of
 from trajstitch.stitching.optimal import Neighbourhood
 from trajstitch.stitching.reach import ReachFinder
+from trajstitch.stitching.renewed import renewed
 
 
 class Steps(NamedTuple):
@@ -33,6 +34,9 @@ class Edges(Protocol):
 
     def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
         """Return the graph with these pairs appended."""
+
+    def renew(self, graph: Graph, pair: Int) -> Graph:
+        """Return the graph with the edges that the current data allow, whose pairs are these, each once."""
 
     def make(self, source: Int, landing: Int, key: Any) -> Steps:
         """Make the steps between these rows."""
@@ -54,6 +58,10 @@ class Plausible:
     def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
         """See `Edges.extend`."""
         return self.finder.extend(graph, source, target, self.dynamics, tell)
+
+    def renew(self, graph: Graph, pair: Int) -> Graph:
+        """See `Edges.renew`."""
+        return renewed(self.finder, graph, pair, self.dynamics)
 
     def make(self, source: Int, landing: Int, key: Any) -> Steps:
         """See `Edges.make`."""
@@ -78,6 +86,10 @@ class Reachable:
     def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
         """See `Edges.extend`."""
         return self.finder.extend(graph, source, target, tell)
+
+    def renew(self, graph: Graph, pair: Int) -> Graph:
+        """See `Edges.renew`; which states are reachable does not hang on what follows what."""
+        return graph
 
     def make(self, source: Int, landing: Int, key: Any) -> Steps:
         """See `Edges.make`."""

@@ -7,15 +7,15 @@ target that its source may step to instead; p_i is a member of the dynamics ense
     pair (s, s')     edges (s, ŝ')   with  ŝ' the successor of a state near s, or a state near s'   (the two balls)
                                      and   min_i log p_i(ŝ'|s) > logmeanexp_i log p_i(s'|s)         (plausible)
 
-Neither condition depends on values, so the edges of a pair are found only once. An iteration of stitching adds
-the edges of its new pairs.
+Neither condition depends on values, so the edges of a pair by recorded successors are found only once. An
+iteration of stitching adds the edges of its new pairs; renewed.py says which edges the current data allow.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -32,8 +32,11 @@ from trajstitch.progress import Tell, silent
 from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest
 
 T = TypeVar("T")
+Candidates = Callable[[slice], NDArray[np.int32]]  # part of the pairs [B] -> rows [B, K], padded with -1
 _BLOCK = 4096  # sources scored per call
 _LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
+# The paper's radius of a neighbourhood of raw states, by environment (its published code's).
+PAPER_EPSILON = {"Hopper": 0.1, "HalfCheetah": 3.0, "Walker2d": 1.0}
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,34 @@ class GraphConfig:
     """Neighbourhood of a state."""
 
     metric: Literal["scaled", "raw"] = "scaled"  # Distances of states divided by their std, or of raw states.
-    # Radius of a neighbourhood; unless given the median distance of one step, half of it in large data.
-    epsilon: float | None = None
+    epsilon: float | None = None  # Radius of a neighbourhood; unless given, chosen by choose_epsilon.
     # At most this many neighbours, 0 for all; unless given 200, or 48 in large data.
     nearest: int | None = None
+    # How epsilon is chosen: step, the median distance of one step, half of it in large data; or paper, the paper's
+    # for the data's environment, which has one for Hopper (0.1), HalfCheetah (3) and Walker2d (1), of raw states.
+    choose_epsilon: Literal["step", "paper"] = "step"
 
     def __post_init__(self) -> None:
         if self.metric not in ("scaled", "raw"):
             raise InputError(f"metric must be scaled or raw, not {self.metric!r}")
+        if self.choose_epsilon not in ("step", "paper"):
+            raise InputError(f"choose_epsilon must be step or paper, not {self.choose_epsilon!r}")
         if self.epsilon is not None and not self.epsilon > 0:
             raise InputError(f"epsilon must be above 0, not {self.epsilon:g}; leave it out to have it chosen")
         if self.nearest is not None and self.nearest < 0:
             raise InputError(f"nearest must be 0 (all) or more, not {self.nearest}")
+
+    def given_epsilon(self, data: Dataset) -> float | None:
+        """Return the epsilon that is given, or the paper's; None where it follows from the data's steps."""
+        if self.epsilon is not None or self.choose_epsilon == "step":
+            return self.epsilon
+        env_id = str(data.info.get("env_id", ""))
+        if (family := env_id.rsplit("-", 1)[0]) not in PAPER_EPSILON:
+            raise InputError(
+                f"the paper has an epsilon for {', '.join(PAPER_EPSILON)}, but the data's environment is "
+                f"{env_id or 'not named'}; give --graph.epsilon, or --graph.choose-epsilon step to have it chosen"
+            )
+        return PAPER_EPSILON[family]
 
 
 class DynamicsModel(Protocol):
@@ -134,7 +153,7 @@ class EdgeFinder:
         self.spread = np.ones(data.obs_dim)
         if config.metric == "scaled":
             self.spread = Spread.of(data.obs).unit
-        self.epsilon = config.epsilon or typical_step(data, self.spread) * (0.5 if large else 1)
+        self.epsilon = config.given_epsilon(data) or typical_step(data, self.spread) * (0.5 if large else 1)
         if not self.epsilon > 0:
             raise InputError(
                 "half of all steps do not change the state, so epsilon cannot be chosen; give --graph.epsilon"
@@ -163,27 +182,39 @@ class EdgeFinder:
         self, graph: Graph, source: Int, target: Int, dynamics: DynamicsModel, tell: Tell = silent
     ) -> Graph:
         """Return the graph with these pairs appended."""
+        found, scored = self.score(
+            source, target, lambda part: self.candidates(source[part], target[part]), dynamics, tell
+        )
+        pair = np.concatenate([np.zeros(0, np.int64), *(columns[0] for columns in found)])
+        count = np.bincount(pair, minlength=len(source))
+        return grown(graph, source, target, count, [columns[1:] for columns in found], scored)
+
+    def score(
+        self, source: Int, target: Int, candidates: Candidates, dynamics: DynamicsModel, tell: Tell = silent
+    ) -> tuple[list[tuple[NDArray[Any], ...]], int]:
+        """Return the plausible edges of these pairs, and how many candidates were scored.
+
+        Edges come in blocks of columns: number of the pair, landing row, margin and spread.
+        """
         obs = jnp.asarray(self.data.obs)
         found: list[tuple[NDArray[Any], ...]] = []
         scored = edges = 0
-        for a, block in _one_behind(self._begin_blocks(obs, source, target, dynamics)):
+        for a, block in _one_behind(self._begin_blocks(obs, source, target, candidates, dynamics)):
             pair, *columns = block.finish(obs)
             found.append((a + pair, *columns))
             scored += int((block.shown >= 0).sum())
             edges += len(pair)
             tell(min(a + _BLOCK, len(source)), len(source), f"{edges:,} edges")
-        pair = np.concatenate([np.zeros(0, np.int64), *(columns[0] for columns in found)])
-        count = np.bincount(pair, minlength=len(source))
-        return grown(graph, source, target, count, [columns[1:] for columns in found], scored)
+        return found, scored
 
     def _begin_blocks(
-        self, obs: Array, source: Int, target: Int, dynamics: DynamicsModel
+        self, obs: Array, source: Int, target: Int, candidates: Candidates, dynamics: DynamicsModel
     ) -> Iterator[tuple[int, Scored]]:
         """Yield the index of the first pair of each block, and the block."""
         for a in range(0, len(source), _BLOCK):
-            part, goal = source[a : a + _BLOCK], target[a : a + _BLOCK]
-            states = self.data.obs[np.resize(part, _BLOCK)]  # always a whole block, so that one shape is compiled
-            yield a, Scored.begin(obs, states, goal, self.candidates(part, goal), dynamics)
+            part = slice(a, min(a + _BLOCK, len(source)))
+            states = self.data.obs[np.resize(source[part], _BLOCK)]  # whole, so that one shape is compiled
+            yield a, Scored.begin(obs, states, target[part], candidates(part), dynamics)
 
     def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
         """Return rows [B, K] that may follow each source instead of its target, each once, padded with -1."""
@@ -194,6 +225,30 @@ class EdgeFinder:
     def neighbours(self, row: Int) -> NDArray[np.int32]:
         """Return the rows [B, K] within epsilon of each state, including itself, padded with -1."""
         return self._tree.within(row, self.epsilon) if self.near is None else self.near[row]
+
+    def sees(self, row: Int, other: Int) -> NDArray[np.bool_]:
+        """Return whether each of these rows [X] has the other [X] among its neighbours."""
+        yes = np.zeros(len(row), bool)
+        for a in range(0, len(row), _BLOCK):
+            part = slice(a, a + _BLOCK)
+            if self.near is None:
+                yes[part] = self._tree.distance(row[part], other[part]) <= self.epsilon
+            else:
+                yes[part] = (self.near[row[part]] == other[part, None]).any(1)
+        return yes
+
+    def seers(self, row: Int) -> NDArray[np.bool_]:
+        """Return which of all rows have at least one of these among their neighbours."""
+        yes = np.zeros(len(self.data.obs) + 1, bool)  # the last entry stands for the padding, -1
+        if self.near is None:  # then being near is mutual
+            for a in range(0, len(row), _BLOCK):
+                yes[self._tree.within(row[a : a + _BLOCK], self.epsilon)] = True
+            return yes[:-1]
+        seen = np.zeros_like(yes)
+        seen[row] = True
+        for a in range(0, len(self.near), _BLOCK):
+            yes[a : a + len(self.near[a : a + _BLOCK])] = seen[self.near[a : a + _BLOCK]].any(1)
+        return yes[:-1]
 
 
 def each_once(rows: list[NDArray[np.int32]], *without: Int) -> NDArray[np.int32]:

@@ -7,7 +7,7 @@ for each, from the same first state; improve.py accepts or rejects it once its r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,12 +73,13 @@ def greedy(
 
     value [rows] is of states, reward [Q] of pairs. From the state where an edge lands, a trajectory follows the
     current data from the occurrence of that state with the highest remaining return, counting what cut ends are
-    worth by `ends`, and ends where that one ends, or at the horizon. An edge is not taken to a state that was
-    visited more than `max_repeats` times before.
+    worth by `ends`, and ends where that one ends, or at the horizon. An edge is not taken, but the next best one
+    is, where the states so far and those that the current data have from its landing on would repeat one more than
+    `max_repeats` times; so no trajectory repeats a state more often, whether it stitches again or not.
     """
     place = occurrences(graph, reward, paths, ends)
-    choice = choose_edges(graph, value, place, paths.pair)
-    return _follow(graph, paths, choice, place, horizon, max_repeats)
+    ranked = rank_edges(graph, value, place, paths.pair)
+    return _follow(graph, paths, ranked, place, horizon, max_repeats)
 
 
 def occurrences(graph: Graph, reward: NDArray[Any], paths: Paths, ends: Ends | None = None) -> Int:
@@ -106,39 +107,58 @@ def occurrences(graph: Graph, reward: NDArray[Any], paths: Paths, ends: Ends | N
     return place
 
 
-def choose_edges(graph: Graph, value: NDArray[Any], place: Int, pairs: Int) -> Int:
-    """Return the edge [Q] that each of these pairs takes; -1: none. Of equal values the lowest row is taken."""
-    choice = np.full(len(graph.source), -1)
+class Ranked(NamedTuple):
+    """The edges that pairs may take, best first: those of pair q are edge[begin[q]] … edge[begin[q+1]-1]."""
+
+    begin: Int  # [Q + 1]
+    edge: Int
+
+    @property
+    def best(self) -> Int:
+        """The best edge of each pair [Q]; -1: none."""
+        best = np.full(len(self.begin) - 1, -1)
+        some = np.diff(self.begin) > 0
+        best[some] = self.edge[self.begin[:-1][some]]
+        return best
+
+
+def rank_edges(graph: Graph, value: NDArray[Any], place: Int, pairs: Int) -> Ranked:
+    """Rank these pairs' edges that are worth more than the target; of equal values the lowest row is first."""
     used = np.zeros(len(graph.source), bool)
     used[pairs] = True
     owner = np.repeat(np.arange(len(graph.source)), np.diff(graph.begin))
     new_value = value[graph.landing]
     edge = np.flatnonzero(used[owner] & (place[graph.landing] >= 0) & (new_value > value[graph.target[owner]]))
-    order = edge[np.lexsort((graph.landing[edge], -new_value[edge], owner[edge]))]
-    best = order[_first_of_each(owner[order])]
-    choice[owner[best]] = best
-    return choice
+    order = np.lexsort((graph.landing[edge], -new_value[edge], owner[edge]))
+    count = np.bincount(owner[edge], minlength=len(graph.source))
+    return Ranked(np.concatenate([[0], np.cumsum(count)]), edge[order])
+
+
+def choose_edges(graph: Graph, value: NDArray[Any], place: Int, pairs: Int) -> Int:
+    """Return the edge [Q] that each of these pairs takes, where nothing limits repeats; -1: none."""
+    return rank_edges(graph, value, place, pairs).best
 
 
 def _follow(
-    graph: Graph, paths: Paths, choice: Int, place: Int, horizon: int, max_repeats: int | None
+    graph: Graph, paths: Paths, ranked: Ranked, place: Int, horizon: int, max_repeats: int | None
 ) -> Proposal:
-    """Follow the chosen edges, one step at a time for all trajectories together."""
+    """Follow the best edges, one step at a time for all trajectories together."""
     steps, many = len(paths.pair), len(paths.terminal)
+    choice = ranked.best
     last = np.zeros(steps, np.int64)
     last[paths.start[1:] - 1] = np.arange(1, many + 1)  # 1 + the trajectory that ends here
     terminal = np.zeros(many, bool)
     who, at = np.arange(many), paths.start[:-1].copy()
-    seen = None if max_repeats is None else np.full((horizon, many), -1)
+    limit = None if max_repeats is None else Limit.of(graph, paths, place, horizon, max_repeats)
     walked: list[tuple[Int, Int, Int]] = []
     for t in range(horizon):
         pair = paths.pair[at]
         edge = choice[pair]
-        if seen is not None:
-            seen[t, who] = graph.source[pair]
-            stitched = np.flatnonzero(edge >= 0)
-            visits = (seen[: t + 1, who[stitched]] == graph.landing[edge[stitched]]).sum(0)
-            edge[stitched[visits > max_repeats]] = -1
+        if limit is not None:
+            limit.seen[t, who] = graph.source[pair]
+            for n in np.flatnonzero(edge >= 0):
+                some = ranked.edge[ranked.begin[pair[n]] : ranked.begin[pair[n] + 1]]
+                edge[n] = next((one for one in some if limit.allows(t, who[n], graph.landing[one])), -1)
         walked.append((who, pair, edge))
         following = np.where(last[at] > 0, steps + last[at] - 1, at + 1)
         takes_edge = edge >= 0
@@ -152,6 +172,35 @@ def _follow(
     order = np.argsort(trajectory, kind="stable")  # stable: keeps the steps of a trajectory in time order
     start = np.concatenate([[0], np.cumsum(np.bincount(trajectory, minlength=many))])
     return Proposal(pair[order], edge[order], start, terminal)
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """How often a new trajectory may be in the same state."""
+
+    most: int
+    state: Int  # [L + M] rows of the current data's states, last ones too
+    first: Int  # [rows] place in `state` where a trajectory goes on from each landing
+    behind: Int  # [rows] place in `state` behind the end of what follows
+    seen: Int  # [horizon, M] rows of the new trajectories' states so far
+
+    @staticmethod
+    def of(graph: Graph, paths: Paths, place: Int, horizon: int, max_repeats: int) -> Limit:
+        """Return the limit for new trajectories that have no states yet."""
+        steps, many = len(paths.pair), len(paths.terminal)
+        state = np.insert(graph.source[paths.pair], paths.start[1:], graph.target[paths.pair[paths.start[1:] - 1]])
+        within = place < steps
+        owner = np.where(within, np.searchsorted(paths.start, place, side="right") - 1, place - steps)
+        behind = paths.start[owner + 1] + owner + 1
+        first = np.where(within, place + owner, behind - 1)
+        return Limit(max_repeats + 1, state, first, behind, np.full((horizon, many), -1))
+
+    def allows(self, t: int, who: int, landing: int) -> bool:
+        """Return whether trajectory `who`, in its state t, may land there and go on as the current data do."""
+        first = self.first[landing]
+        after = self.state[first : min(self.behind[landing], first + len(self.seen) - t)]
+        both = np.sort(np.concatenate([self.seen[: t + 1, who], after]))
+        return not (both[self.most :] == both[: -self.most]).any()
 
 
 def _first_of_each(group: Int) -> Bool:

@@ -90,7 +90,8 @@ class Improve:
     # Steps of the longest new trajectory; unless given the time limit that the data name, else their longest one.
     max_length: int | None = None
     max_changes: int | None = None  # Accept only trajectories with at most this many stitched steps.
-    # Do not stitch to a state that the trajectory has visited more often than this; None: no limit.
+    # For greedy: how often a new trajectory may return to a state, also by recorded steps. 0: no loops; None: no
+    # limit, as in the paper. A stitch that would lead to more gives way to the next best one.
     max_repeats: int | None = 0
     graph: GraphConfig = GraphConfig()  # Which states are candidates for a plausible step.
     reach: ReachConfig = ReachConfig()  # Which states are reachable.
@@ -200,7 +201,7 @@ def improve(
         tell: returns the progress callback of the stage of this name.
     """
     config, models = config or Improve(), models or Models()
-    check_data(data)
+    check_data(data, config)
     if (config.planner == "policy") != (models.policy is not None):
         raise InputError("the planner policy needs a policy (--policy FILE), and the others take none")
     data = dataclasses.replace(data, weight=None)  # all steps are candidates alike
@@ -344,8 +345,10 @@ def _sizes(graph: Graph) -> dict[str, float]:
 # -- models ----------------------------------------------------------------------------------------------------
 
 
-def check_data(data: Dataset) -> None:
-    """Raise InputError where stitching is impossible on these data."""
+def check_data(data: Dataset, config: Improve) -> None:
+    """Raise InputError where stitching is impossible on these data, or with these settings."""
+    if config.edges_used == "plausible":
+        config.graph.given_epsilon(data)
     if len(data) < 2:
         raise InputError("stitching needs at least two trajectories; this data set has one")
     if data.length.max() < 2:
@@ -423,7 +426,9 @@ def _fit_value(setup: Setup, current: Current, iteration: int, previous: Any) ->
     seed = 1000 * setup.seed + 100 * (iteration + 1)
     warm = previous if config.warm else None
     trained: tuple[Value, History] = setup.stage(
-        name, (setup.config, seed), lambda: train_value(table, config, seed, setup.tell(name), warm)
+        name,
+        (setup.config, seed, "current candidates"),
+        lambda: train_value(table, config, seed, setup.tell(name), warm),
     )
     return trained
 
@@ -454,9 +459,10 @@ def state_values(data: Dataset, model: Any, rows: Int) -> NDArray[np.float64]:
 def iterate(setup: Setup, current: Current, iteration: int, model: Any) -> tuple[Current, dict[str, Any]]:
     """Do one iteration: propose new trajectories by this value model, and accept those that are better."""
     data, config = setup.data, setup.config
-    value = state_values(data, model, compared(data, current.graph))
+    graph = candidates_now(setup, current)
+    value = state_values(data, model, compared(data, graph))
     proposal = greedy(
-        current.graph,
+        graph,
         value,
         current.pairs.reward,
         current.paths,
@@ -465,14 +471,21 @@ def iterate(setup: Setup, current: Current, iteration: int, model: Any) -> tuple
         ends_of(setup, value),
     )
     key = jax.random.key(1000 * setup.seed + 500 + iteration)
-    return apply(setup, current, proposal, value, key)
+    return apply(setup, current, graph, proposal, value, key)
+
+
+def candidates_now(setup: Setup, current: Current) -> Graph:
+    """Return the graph with the edges that the current data allow; in the original data these are all."""
+    pair = np.unique(current.paths.pair)
+    as_recorded = len(pair) == setup.data.transitions and pair[-1] < setup.data.transitions
+    return current.graph if as_recorded else setup.edges.renew(current.graph, pair)
 
 
 def apply(
-    setup: Setup, current: Current, proposal: Proposal, value: NDArray[np.float64], key: Any
+    setup: Setup, current: Current, graph: Graph, proposal: Proposal, value: NDArray[np.float64], key: Any
 ) -> tuple[Current, dict[str, Any]]:
-    """Add the proposal's new steps as pairs, and accept the trajectories that are better."""
-    data, graph = setup.data, current.graph
+    """Add the proposal's new steps, edges of this graph, as pairs, and accept the trajectories that are better."""
+    data = setup.data
     stitched = np.flatnonzero(proposal.edge >= 0)
     owner, edge = proposal.pair[stitched], proposal.edge[stitched]
     # A step may be an edge of several pairs, or already a stitched pair, but it is added only once.
@@ -481,7 +494,9 @@ def apply(
     unique, first = np.unique(step, return_index=True)
     first = first[~np.isin(unique, existing)]
     made = make_pairs(setup, graph, edge[first], owner[first], value, key)
-    larger = setup.edges.extend(graph, graph.source[owner[first]], graph.landing[edge[first]].astype(np.int64))
+    larger = setup.edges.extend(
+        current.graph, graph.source[owner[first]], graph.landing[edge[first]].astype(np.int64)
+    )
     existing = np.concatenate([existing, step[first]])
     order = np.argsort(existing)
     pair = proposal.pair.copy()

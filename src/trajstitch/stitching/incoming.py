@@ -25,12 +25,12 @@ class Incoming:
 
     def edges(self, row: Int) -> tuple[Int, Int]:
         """Return pair and edge of all edges that lead to one of these rows."""
-        place = _places(self.begin, row)
+        place = places(self.begin, row)
         return self.pair[place].astype(np.int64), self.edge[place].astype(np.int64)
 
     def recorded(self, row: Int) -> Int:
         """Return the pairs whose recorded step leads to one of these rows."""
-        return self.recorded_pair[_places(self.recorded_begin, row)].astype(np.int64)
+        return self.recorded_pair[places(self.recorded_begin, row)].astype(np.int64)
 
 
 def incoming_of(graph: Graph, rows: int) -> Incoming:
@@ -51,7 +51,7 @@ def _by_column(begin: Int, column: NDArray[Any], columns: int) -> Any:
     return matrix.tocsc()
 
 
-def _places(begin: NDArray[Any], row: Int) -> Int:
+def places(begin: NDArray[Any], row: Int) -> Int:
     """Return begin[r] … begin[r+1]-1 of all these rows, one after the other."""
     first = begin[row].astype(np.int64)
     count = begin[row + 1] - first

@@ -5,6 +5,7 @@
     numbers      everything is finite, and actions stay within the range of the recorded ones
     ends         nothing continues past a real end, and `terminal` says where the last state is one
     acceptance   a trajectory is as recorded, or was replaced by ones that are worth more by the rule
+    loops        of the planner greedy: a trajectory comes back to a state at most max_repeats times
 
 A row of -1 is a state that was not recorded, but comes from a model: it has no recorded state to be equal to.
 """
@@ -40,6 +41,21 @@ def check_result(data: Dataset, result: Result, config: Improve, own_actions: bo
             check_steps(data, improved, own_actions)
     if "imagined" not in result.dataset.info:  # imagined trajectories replace none
         check_acceptance(data, result.dataset, result.accepted, config)
+    if config.planner == "greedy" and config.max_repeats is not None:
+        check_loops(data, result.dataset, config.max_repeats)
+
+
+def check_loops(data: Dataset, improved: Dataset, max_repeats: int) -> None:
+    """Raise InvariantError unless no trajectory is in a state more than `max_repeats` times again."""
+    seams = improved.seams
+    assert seams is not None
+    row = np.insert(seams.source, improved.start[1:], seams.target[improved.start[1:] - 1])
+    owner = np.repeat(np.arange(len(improved)), improved.length + 1)
+    visit = np.sort(owner * len(data.obs) + row)
+    again = visit[max_repeats + 1 :][visit[max_repeats + 1 :] == visit[: -max_repeats - 1]]
+    _demand(
+        ~np.isin(np.arange(len(improved)), again // len(data.obs)), "it is in a state more often than max_repeats"
+    )
 
 
 def check_steps(data: Dataset, improved: Dataset, own_actions: bool = False) -> None:

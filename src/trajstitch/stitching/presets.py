@@ -9,6 +9,7 @@ from trajstitch.models.dynamics import DynamicsConfig
 from trajstitch.models.inverse import InverseConfig
 from trajstitch.models.reward import RewardConfig
 from trajstitch.models.value import ValueConfig
+from trajstitch.stitching.graph import GraphConfig
 from trajstitch.stitching.improve import WORLD, Improve
 from trajstitch.training.loop import Fit
 
@@ -41,10 +42,11 @@ PRESETS: dict[str, Improve] = {
     "quick": _sized(6_000, 8_000, 2_000, 5_000, _SMALL_WORLD, 1e-3),
     # Our trade-off on one GPU.
     "standard": _sized(50_000, 50_000, 20_000, 30_000, {}, 3e-4, width=750),
-    # The paper's models and step counts.
+    # The paper's neighbourhoods, models and step counts; docs/method.md lists what still differs.
     "paper": Improve(
         max_repeats=None,
         value_cut_ends=False,
+        graph=GraphConfig(metric="raw", choose_epsilon="paper", nearest=0),
         dynamics=DynamicsConfig(fit=Fit(1_000_000, 256, 3e-4), patience=2),
         inverse=InverseConfig(kind="cvae", latent="sample", fit=Fit(400_000, 100, 1e-4), patience=0),
         reward=RewardConfig(kind="wgan", penalty=0.0, fit=Fit(500_000, 256, 1e-4), patience=0),

@@ -80,6 +80,11 @@ class Tree:
             line[: len(ball)] = np.sort(self.order[ball])
         return padded
 
+    def distance(self, row: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the distance of each of these rows [X] from the other [X]."""
+        away: NDArray[np.float64] = self.points[self.place[row]] - self.points[self.place[other]]
+        return np.sqrt(np.square(away).sum(1))
+
 
 def all_nearest(tree: Tree, count: int, radius: float, tell: Tell = silent) -> NDArray[np.int32]:
     """Return the rows [rows, count] nearest to each point and within the radius, with itself, padded with -1."""
