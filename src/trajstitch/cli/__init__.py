@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, unknown
 from trajstitch.version import __version__
 
 if TYPE_CHECKING:
@@ -29,7 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("data", "Copy a data set into another format."),
     "filter": ("episodes", "Keep the episodes that meet a condition."),
     "merge": ("episodes", "Put data sets together."),
-    "bench": ("bench", "Measure the speed of trajstitch on this machine."),
+    "bench": ("bench", "Run a whole table of methods and data sets, or measure speed."),
+    "report": ("report", "Make tables and a page from what bench has run."),
 }
 
 
@@ -53,13 +52,6 @@ def parse(arguments: list[str]) -> Command:
     module = importlib.import_module(f"trajstitch.cli.{COMMANDS[name][0]}")
     command: Command = module.parse(name, rest)
     return command
-
-
-def unknown(what: str, word: str, known: Iterable[str]) -> InputError:
-    """Return the error for a name that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(word, list(known), 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return InputError(f"there is no {what} {word!r}; {hint}")
 
 
 def overview() -> str:
