@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import command, setting
-from benchmarks.datasets import paper_name, scoring_of, stored_data
+from benchmarks.datasets import scoring_of, stored_data
+from trajstitch.bench.suites import chosen_settings
 from trajstitch.data import Dataset
 from trajstitch.evaluation.normalise import normalise
 from trajstitch.jobs.improve import improve_run
@@ -29,9 +30,6 @@ from trajstitch.methods import METHODS
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 
-# Chosen for each data set, as in the publications: the penalty of mopo, the threshold of morel.
-MOPO = {"hopper-medium": 5.0, "halfcheetah-medium": 0.5, "walker2d-medium": 1.5}
-MOREL = {"hopper-medium": 0.25, "halfcheetah-medium": 0.05, "walker2d-medium": 0.3}
 NAMES = ("hopper-medium", "halfcheetah-medium", "walker2d-medium")
 
 
@@ -39,15 +37,7 @@ def measure(method: str, name: str, data: Dataset, args: argparse.Namespace) -> 
     """Train, then score every checkpoint; training time does not include scoring."""
     runs = args.runs / name
     options: dict[str, Any] = {"seeds": args.seeds, "steps": args.steps, "every": args.every}
-    if method in ("td3tsbc", "mbop", "tsmbop"):
-        options["rule"] = paper_name(name)
-    if method in ("mopo", "morel"):
-        options["terminate"] = "env"  # as published
-    if method == "mopo":
-        options["penalty"] = MOPO.get(name, 1.0)
-    if method == "morel":
-        options["threshold"] = MOREL.get(name)
-    options |= dict(args.set)
+    options |= chosen_settings(method, name) | dict(args.set)
     if method in ("td3tsbc", "tsmbop"):
         _, result = improve_run(data, PRESETS[args.preset], runs / "improve")
         options["improved"] = result.dataset

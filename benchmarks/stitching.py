@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import command
-from benchmarks.datasets import make_data, scoring_of
+from benchmarks.datasets import record_data, scoring_of
 from trajstitch.cli.improve import parse
 from trajstitch.data import Dataset
 from trajstitch.formats import load, save
@@ -73,7 +73,7 @@ def stitch_and_clone(path: Path, seed: int, args: argparse.Namespace, options: l
 
 def measure(name: str, args: argparse.Namespace, options: list[str]) -> None:
     """Everything for one data set; files in --out/parts are written as soon as each part is known."""
-    data = make_data(name, args.shared, args.transitions)
+    data = record_data(name, args.shared, args.transitions)
     parts = args.out / "parts"
     parts.mkdir(parents=True, exist_ok=True)
     sizes = ["--seeds", str(args.seeds), "--steps", str(args.steps)]

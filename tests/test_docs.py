@@ -86,7 +86,7 @@ def options(*words: str) -> frozenset[str]:
 @functools.cache
 def all_options() -> frozenset[str]:
     methods = [("train", method) for method in METHODS]
-    commands = [(command,) for command in COMMANDS if command != "train"]
+    commands = [(command,) for command in COMMANDS if command != "train"] + [("bench", "speed")]
     return frozenset().union(*(options(*words) for words in [*commands, *methods]))
 
 
@@ -111,6 +111,8 @@ def test_commands_and_their_options_exist(page):
             method = "bc" if rest[0] in ("METHOD", "…") else rest[0]
             assert method in METHODS, (page, rest)
             words = (command, method)
+        if command == "bench" and rest[:1] == ["speed"]:
+            words = (command, "speed")
         used = {word.partition("=")[0] for word in rest if word.startswith("--")}
         assert used <= options(*words) | {"--help"}, (page, command, rest)
 

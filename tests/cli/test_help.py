@@ -12,6 +12,7 @@ SHARED = {"help", "seed", "json", "quiet", "episode-horizon", "flatten", "out", 
 SHARED |= {"obs", "action", "reward-from", "done-from", "filter-key"}
 SHARED |= {"preset", "episodes", "env-horizon", "no-evaluation", "overwrite"}
 PAGES = [(name,) for name in COMMANDS if name != "train"] + [("train", method) for method in METHODS]
+PAGES += [("bench", "speed")]
 
 
 def help_page(capsys, monkeypatch, *words):

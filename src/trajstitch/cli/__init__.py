@@ -11,13 +11,11 @@ import os
 import sys
 
 from trajstitch.cli.signals import watch
-from trajstitch.errors import InputError, InvariantError
+from trajstitch.errors import InputError, InvariantError, unknown
 from trajstitch.version import __version__
 
 TYPE_CHECKING = False  # as in `typing`; what is imported here comes before Ctrl-C is heard, so it is little
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from trajstitch.cli.command import Command
 
 # Name: the module of this package with its `parse`, and a line for --help. A module is imported when it is needed.
@@ -35,7 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("episodes", "Put data sets together."),
     "push": ("push", "Put a data set on Hugging Face's hub, with a card."),
     "export": ("export", "Write a policy as ONNX, to run it without trajstitch."),
-    "bench": ("bench", "Measure the speed of trajstitch on this machine."),
+    "bench": ("bench", "Run a whole table of methods and data sets, or measure speed."),
+    "report": ("report", "Make tables and a page from what bench has run."),
 }
 
 
@@ -64,15 +63,6 @@ def parse(arguments: list[str]) -> Command:
     module = importlib.import_module(f"trajstitch.cli.{COMMANDS[name][0]}")
     command: Command = module.parse(name, rest)
     return command
-
-
-def unknown(what: str, word: str, known: Iterable[str]) -> InputError:
-    """Return the error for a name that does not exist, with the nearest one that does."""
-    import difflib
-
-    near = difflib.get_close_matches(word, list(known), 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return InputError(f"there is no {what} {word!r}; {hint}")
 
 
 def overview() -> str:

@@ -1,17 +1,128 @@
-"""The command `trajstitch bench`."""
+"""The command `trajstitch bench`: a suite of methods and data sets, or the speed of this machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
 from tyro.conf import Positional
 
-from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, parse_as
+from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, MaybeStr, parse_as
+from trajstitch.errors import InputError
+
+if TYPE_CHECKING:
+    from trajstitch.bench.grid import Cell, Grid
+
+_ENGINES = ("local", "slurm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench(Command):
+    """Run a suite: a grid of data sets, methods and seeds. Stopped, the same command goes on.
+
+    trajstitch report OUT makes tables of what has been run; trajstitch bench speed measures this machine instead.
+    """
+
+    suite: Annotated[Positional[str], tyro.conf.arg(metavar="SUITE")]
+    """table1, iterations, weighted-bc, weigh or smoke (everything tiny, in minutes); or speed."""
+    out: str
+    """Folder of the runs and records; finished cells in it are not run again."""
+    data: tuple[str, ...] = ()
+    """Only these data sets, such as hopper-medium; unless given, the suite's."""
+    methods: tuple[str, ...] = ()
+    """Only these methods, such as bc ts-bc iql; unless given, the suite's."""
+    seeds: MaybeInt = None
+    """Policies per method and data set, trained side by side from --seed on; unless given, the suite's."""
+    stitch_seeds: MaybeInt = None
+    """Times that data are stitched anew, each with --seeds policies; unless given, the suite's."""
+    steps: MaybeInt = None
+    """Gradient steps of every policy; unless given, the suite's, or each method's own."""
+    preset: MaybeStr = None
+    """Sizes of the models that stitch and weigh: tiny, quick, standard or paper; unless given, the suite's."""
+    transitions: MaybeInt = None
+    """Transitions to record per data set, where data are recorded; unless given, the suite's."""
+    episodes: MaybeInt = None
+    """Evaluation episodes per policy and checkpoint; unless given, the suite's."""
+    shared: str = "shared"
+    """Folder with policies/ and replay/, for data sets that are not in the cache of D4RL's files."""
+    engine: str = "local"
+    """local: processes of this machine. slurm: print the script of an array job and run nothing."""
+    workers: MaybeInt = None
+    """Processes side by side; unless given, one per core."""
+    cell: MaybeInt = None
+    """Run only the cell of this number, from 0 on, as a task of an array job does."""
+
+    def run(self) -> dict[str, Any]:
+        """Run what is missing, and say what is there."""
+        from trajstitch.bench.engine import run_local
+        from trajstitch.bench.grid import open_folder, read_records
+        from trajstitch.progress import bar
+
+        if self.engine not in _ENGINES:
+            raise InputError(
+                f"there is no engine {self.engine!r} yet; use --engine local on one machine, or --engine slurm"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"--workers must be at least 1, not {self.workers}")
+        grid, out = self._grid(), Path(self.out)
+        cells = self._cells(grid)
+        if self.engine == "slurm":
+            return self._print_script(grid)
+        open_folder(out, grid)
+        with bar(f"{self.suite}, cells", self.quiet) as tell:
+            failures = run_local(out, Path(self.shared), grid, cells, self.workers, tell)
+        finished = len(read_records(out, cells))
+        self.say(f"{self.out}: {finished} of {len(cells)} cells finished; trajstitch report {self.out} shows them")
+        if failures:
+            name, why = next(iter(failures.items()))
+            raise InputError(f"{self.out}: {len(failures)} of {len(cells)} cells failed, the first, {name}: {why}")
+        return {"out": self.out, "cells": len(cells), "finished": finished}
+
+    def _grid(self) -> Grid:
+        from trajstitch.bench.grid import make_grid
+
+        return make_grid(
+            self.suite,
+            self.seed,
+            data=self.data,
+            methods=self.methods,
+            seeds=self.seeds,
+            stitch_seeds=self.stitch_seeds,
+            steps=self.steps,
+            preset=self.preset,
+            transitions=self.transitions,
+            episodes=self.episodes,
+        )
+
+    def _cells(self, grid: Grid) -> list[Cell]:
+        if self.cell is None:
+            return grid.cells
+        if not 0 <= self.cell < len(grid.cells):
+            raise InputError(f"--cell {self.cell} does not exist; the cells are 0 to {len(grid.cells) - 1}")
+        return [grid.cells[self.cell]]
+
+    def _print_script(self, grid: Grid) -> dict[str, Any]:
+        from trajstitch.bench.engine import slurm_script
+
+        script = slurm_script(self.suite, grid.cells, self._arguments(), self.workers)
+        self.say(script)
+        return {"script": script}
+
+    def _arguments(self) -> list[str]:
+        """Return the options that decide what a cell is, as they were given."""
+        words = []
+        names = ("out", "data", "methods", "seeds", "stitch_seeds", "steps", "preset", "transitions", "episodes")
+        for name in (*names, "shared", "seed"):
+            if (value := getattr(self, name)) not in (None, ()):
+                values = value if isinstance(value, tuple) else (value,)
+                words += [f"--{name.replace('_', '-')}", *map(str, values)]
+        return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSpeed(Command):
     """Measure the speed of trajstitch on this machine."""
 
     suite: Positional[Literal["speed"]]
@@ -44,6 +155,8 @@ class Bench(Command):
         return result
 
 
-def parse(name: str, arguments: list[str]) -> Bench:
-    """Return the command with its options."""
+def parse(name: str, arguments: list[str]) -> Bench | BenchSpeed:
+    """Return the command with its options; `speed` has options of its own."""
+    if arguments[:1] == ["speed"]:
+        return parse_as(BenchSpeed, name, arguments)
     return parse_as(Bench, name, arguments)

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from trajstitch.cli import unknown
 from trajstitch.cli.command import DataCommand, MaybeInt, MaybePhysics, MaybeStr, parse_as, parse_preset
 from trajstitch.cli.tables import score_table
 from trajstitch.data import Dataset, effective_steps
-from trajstitch.errors import InputError
+from trajstitch.errors import InputError, unknown
 from trajstitch.methods import METHODS, configure
 from trajstitch.progress import bar
 

@@ -62,9 +62,8 @@ def fetch_d4rl(name: str, tell: Tell) -> Dataset:
 
     The environment variable TRAJSTITCH_CACHE sets the cache folder, TRAJSTITCH_D4RL_URL a mirror of the server.
     """
-    place = _place(name)
-    path = _cache() / "d4rl" / Path(place).name
-    fetch(f"{_server()}/{place}", path, tell, _SHA256.get(name))
+    path = cached_path(name)
+    fetch(f"{_server()}/{_place(name)}", path, tell, _SHA256.get(name))
     try:
         with reading(path):
             data = d4rl.read(path, usual_horizon=_HORIZON)
@@ -72,6 +71,11 @@ def fetch_d4rl(name: str, tell: Tell) -> Dataset:
         raise InputError(f"{error}; delete this file and load again to download it again") from error
     env_id = _ENV_ID[name.partition("-")[0]]
     return replace(data, info={**data.info, "env_id": env_id, "physics": "d4rl", "source": f"d4rl:{name}"})
+
+
+def cached_path(name: str) -> Path:
+    """Return where the cache keeps the D4RL data set of this name, downloaded or not."""
+    return _cache() / "d4rl" / Path(_place(name)).name
 
 
 def fetch(url: str, target: Path, tell: Tell, sha256: str | None = None, patience: Patience = _PATIENCE) -> None:

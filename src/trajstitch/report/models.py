@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajstitch.report.html import figure, grid, number, percent, section, table
-from trajstitch.report.plots import INK, NEW, OLD, plot, span
+from trajstitch.report.plots import INK, NEW, OLD, interval_bar, plot, span
 from trajstitch.stitching.improve import Result
 from trajstitch.training.loop import History
 from trajstitch.version import versions
@@ -145,7 +145,7 @@ def show_policies(scores: Mapping[str, Scores]) -> str:
         rows.append(
             [
                 f"{escape(name)}<small>{escape(where)}</small>",
-                _bar(entry[kind], low, high, colour),
+                interval_bar(entry[kind]["mean"], entry[kind]["interval95"], low, high, colour),
                 *cells,
                 f"{entry['seeds']:,} × {entry['episodes']:,}",
             ]
@@ -167,16 +167,6 @@ def _with_interval(part: Mapping[str, Any] | None) -> str:
     low, high = map(number, part["interval95"])
     spread = f" ± {number(part['std_over_seeds'])}" if len(part["per_seed"]) > 1 else ""
     return f"{number(part['mean'])}{spread}<small>{low} to {high}</small>"
-
-
-def _bar(part: Mapping[str, Any], low: float, high: float, colour: str) -> str:
-    at, zero, *ends = (200 * (x - low) / (high - low) for x in (part["mean"], 0.0, *part["interval95"]))
-    return (
-        f'<svg class=bar viewBox="-2 0 204 20" preserveAspectRatio="xMinYMid" aria-hidden="true">'
-        f'<rect x="{min(at, zero):.1f}" y="4" width="{abs(at - zero):.1f}" height="12" fill="{colour}"/>'
-        f'<path d="M{ends[0]:.1f} 10H{ends[1]:.1f}M{ends[0]:.1f} 6v8M{ends[1]:.1f} 6v8M{zero:.1f} 1v18" '
-        f'stroke="{INK}" stroke-width="1.3" fill="none"/></svg>'
-    )
 
 
 def show_settings(settings: Mapping[str, Any]) -> str:

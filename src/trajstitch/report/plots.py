@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,19 @@ def compare(ax: Axes, edges: Real, old: NDArray[Any], new: NDArray[Any]) -> None
     ax.stairs(shares, edges, color=NEW, linewidth=1.8)
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(0, 1.08 * max(shares.max(), before.max(), 1e-9))
+
+
+def interval_bar(
+    mean: float, ends: Sequence[float], low: float, high: float, colour: str, zero: float = 0.0
+) -> str:
+    """Return a bar from `zero` to the mean with its interval as whiskers, on an axis from `low` to `high`."""
+    at, origin, *tips = (200 * (x - low) / (high - low) for x in (mean, zero, *ends))
+    return (
+        f'<svg class=bar viewBox="-2 0 204 20" preserveAspectRatio="xMinYMid" aria-hidden="true">'
+        f'<rect x="{min(at, origin):.1f}" y="4" width="{abs(at - origin):.1f}" height="12" fill="{colour}"/>'
+        f'<path d="M{tips[0]:.1f} 10H{tips[1]:.1f}M{tips[0]:.1f} 6v8M{tips[1]:.1f} 6v8M{origin:.1f} 1v18" '
+        f'stroke="{INK}" stroke-width="1.3" fill="none"/></svg>'
+    )
 
 
 def count_up(ax: Axes) -> None:

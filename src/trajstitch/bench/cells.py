@@ -1,0 +1,211 @@
+"""Cells: make the data of one, train and score its policies, and write its record.
+
+Everything goes through the jobs that commands use, in run directories of their own; so a cell that was killed
+goes on where it was. Cells that need the same data wait for one another, on one machine or on several that share
+the folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trajstitch.bench.datasets import scoring_of, stored_data
+from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
+from trajstitch.bench.speed import machine
+from trajstitch.bench.suites import PRESET, improve_settings, train_settings
+from trajstitch.data import Dataset, effective_steps
+from trajstitch.formats import load
+from trajstitch.jobs.improve import Stages, improve_run
+from trajstitch.jobs.run_dir import Run
+from trajstitch.jobs.score import RunScores
+from trajstitch.jobs.train import train_run
+from trajstitch.jobs.weigh import weigh_run
+from trajstitch.methods import METHODS, configure
+from trajstitch.stitching.improve import Improve
+from trajstitch.stitching.improve import improve as stitch
+from trajstitch.storage.atomic import write_json
+from trajstitch.storage.lock import try_lock
+from trajstitch.version import versions
+
+_POLICY_SEEDS = 100  # between the first policies of two stitching seeds, so that no two policies share a seed
+_WAIT = 0.2  # seconds between two looks whether another process has finished
+
+
+class Sources(NamedTuple):
+    """The data of a cell."""
+
+    recorded: Dataset
+    stitched: Dataset | None  # whole trajectories
+    cloned: Dataset  # what a method that takes one data set is trained on
+
+
+def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
+    """Run a cell and write its record, unless another process did so meanwhile."""
+    target = record_path(out, cell)
+    with waiting_for(target):
+        if target.exists():
+            return {}
+        clock = Clock()
+        sources = _make_sources(out, shared, grid, cell, clock)
+        run, scores = _train(out, grid, cell, sources, clock)
+        record = _record(grid, cell, sources, run, scores) | {"made": {"machine": machine(), **clock.summary()}}
+        write_json(target, record)
+        failure_path(out, cell).unlink(missing_ok=True)
+        return record
+
+
+@contextmanager
+def waiting_for(target: Path) -> Iterator[None]:
+    """Let one process at a time make `target`; the operating system lets the next one in when a process ends."""
+    lock = target.with_name(f".{target.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
+        while not try_lock(file):
+            time.sleep(_WAIT)
+        yield
+
+
+class Clock:
+    """Seconds of each part of a cell, and whether some of it had been done before."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.resumed = False
+
+    @contextmanager
+    def timing(self, part: str, folder: Path) -> Iterator[None]:
+        """Count the seconds of a block that works in a folder."""
+        self.resumed |= folder.exists()
+        begin = time.monotonic()
+        yield
+        self.seconds[part] = round(time.monotonic() - begin, 3)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a record says about time."""
+        return {"seconds": self.seconds, "resumed": self.resumed}
+
+
+# -- data --------------------------------------------------------------------------------------------------------
+
+
+def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> Sources:
+    """Make the data of a cell, or load what an earlier one made."""
+    recipe, folder = cell.recipe, out / "data" / cell.data
+    with waiting_for(folder / "data.traj"), clock.timing("data", folder / "data.traj"):
+        data = stored_data(cell.data, folder, shared, grid.transitions)
+    cloned, stitched, kind = data, None, ""
+    if recipe.planner is not None:
+        assert cell.stitch_seed is not None
+        kind = f"{recipe.planner}.s{cell.stitch_seed}"
+        config = improve_settings(recipe, grid.preset)
+        with waiting_for(folder / kind), clock.timing("stitch", folder / kind):
+            stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
+            if recipe.iterations is not None:
+                stitched = _after(data, config, recipe.iterations, folder / kind, cell.stitch_seed)
+        whole = plan is None or recipe.weigh or recipe.method != "bc"  # a plan is for plain cloning
+        cloned = stitched if whole or plan is None else plan
+    if recipe.weigh:
+        critics = folder / (f"{kind}.weigh" if kind else "weigh")
+        with waiting_for(critics), clock.timing("weigh", critics):
+            _, cloned, _ = weigh_run(
+                cloned, PRESET[grid.preset].weigh, critics, seed=cell.stitch_seed or grid.seed
+            )
+    return Sources(data, stitched, cloned)
+
+
+def _stitched(data: Dataset, config: Improve, folder: Path, seed: int) -> tuple[Dataset, Dataset | None]:
+    """Return the stitched data and the plan, if there is one; a finished run, which has a report, is read."""
+    if not (folder / "report.html").exists():
+        improve_run(data, config, folder, seed=seed, ending=".traj")
+    plan = folder / "plan.traj"
+    return load(folder / "improved.traj"), load(plan) if plan.exists() else None
+
+
+def _after(data: Dataset, config: Improve, iterations: int, folder: Path, seed: int) -> Dataset:
+    """Return the data after the first iterations of a finished run, by the models that it stored."""
+    stages = Stages(folder, data.fingerprint, seed)
+
+    def stage(name: str, key: Any, make: Callable[[], Any]) -> Any:
+        whole = (
+            tuple(config if isinstance(part, Improve) else part for part in key) if isinstance(key, tuple) else key
+        )
+        return stages(name, whole, make)
+
+    return stitch(data, dataclasses.replace(config, iterations=iterations), seed=seed, stage=stage).dataset
+
+
+# -- policies ----------------------------------------------------------------------------------------------------
+
+
+def policy_seeds(grid: Grid, cell: Cell) -> range:
+    """Return the seeds of a cell's policies."""
+    first = grid.seed + _POLICY_SEEDS * ((cell.stitch_seed or grid.seed) - grid.seed)
+    return range(first, first + grid.seeds)
+
+
+def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) -> tuple[Run, RunScores]:
+    """Train and score the policies of a cell."""
+    recipe, folder, seeds = cell.recipe, out / "runs" / cell.name, policy_seeds(grid, cell)
+    both = METHODS[recipe.method].improved
+    settings = train_settings(recipe, cell.data, grid.preset, grid.steps)
+    options: dict[str, Any] = {
+        "improved": sources.stitched if both else None,
+        "seed": seeds[0],
+        "seeds": len(seeds),
+        "every": -(-configure(recipe.method, **settings).fit.steps // grid.checkpoints),
+        **settings,
+    }
+    data = sources.recorded if both else sources.cloned
+    with clock.timing("train", folder):
+        train_run(recipe.method, data, folder, **options)
+    with clock.timing("score", folder / "scores"):
+        scoring = scoring_of(sources.recorded.info, grid.episodes)
+        run, scores = train_run(recipe.method, data, folder, scoring=scoring, **options)
+    assert scores is not None
+    return run, scores
+
+
+def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScores) -> dict[str, Any]:
+    """Return all that is needed to run a cell again and to compare it; the same settings give the same record."""
+    recipe = cell.recipe
+    settings: dict[str, Any] = {
+        "suite": dataclasses.asdict(grid),
+        "recipe": dataclasses.asdict(recipe),
+        "train": run.settings(),
+        "scoring": dataclasses.asdict(scores.scoring),
+    }
+    if recipe.planner is not None:
+        settings["improve"] = dataclasses.asdict(improve_settings(recipe, grid.preset))
+    if recipe.weigh:
+        settings["weigh"] = dataclasses.asdict(PRESET[grid.preset].weigh)
+    return {
+        "cell": dataclasses.asdict(cell),
+        "title": recipe.title,
+        "settings": settings,
+        "versions": versions(),
+        "seeds": list(policy_seeds(grid, cell)),
+        "data": {**_facts(sources.recorded), "source": str(sources.recorded.info.get("source", "unknown"))},
+        "stitched": None if sources.stitched is None else _facts(sources.stitched),
+        "cloned": _facts(sources.cloned),
+        "reference": scores.reference,
+        "step": scores.step,
+        "returns": scores.returns.tolist(),  # [C, P, E]
+        "length": scores.length.tolist(),
+        **scores.summary(),
+    }
+
+
+def _facts(data: Dataset) -> dict[str, Any]:
+    return {
+        "fingerprint": data.fingerprint,
+        "transitions": data.transitions,
+        "trajectories": len(data),
+        "return_mean": float(data.returns.mean()),
+        "return_std": float(data.returns.std()),
+        "effective_steps": None if data.weight is None else float(effective_steps(data.weight)),
+    }

@@ -1,0 +1,153 @@
+"""Grid: the cells of a suite, with the sizes they share, and the folder that they are run in.
+
+suite.json                       suite, sizes, and every data set and method that was asked for so far
+data/DATA/data.traj              the data set
+data/DATA/PLANNER.sK/            the data stitched with seed K, a run directory of improve
+data/DATA/weigh/                 a run directory of weigh; PLANNER.sK.weigh/ of stitched data
+runs/DATA/METHOD[.sK]/           a run directory of train
+records/DATA/METHOD[.sK].json    the record of a finished cell
+records/DATA/METHOD[.sK].failed  why a cell could not be finished
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trajstitch.bench.datasets import check_name
+from trajstitch.bench.suites import PRESET, RECIPES, SUITES, Recipe
+from trajstitch.errors import InputError, unknown
+from trajstitch.storage.archive import reading
+from trajstitch.storage.atomic import write_json
+
+_GROWS = ("data", "methods", "stitch_seeds")  # may differ between calls; the folder keeps all that was asked for
+_FILE = "suite.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one data set."""
+
+    data: str
+    method: str
+    stitch_seed: int | None = None  # of methods that stitch
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the method does."""
+        return RECIPES[self.method]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder and record."""
+        return f"{self.data}/{self.method}" + ("" if self.stitch_seed is None else f".s{self.stitch_seed}")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of a suite, and their sizes."""
+
+    suite: str
+    data: tuple[str, ...]
+    methods: tuple[str, ...]
+    stitch_seeds: int
+    seeds: int
+    seed: int  # the first policy's; the first stitching seed's too
+    steps: int | None
+    transitions: int
+    episodes: int
+    checkpoints: int
+    preset: str
+
+    def __post_init__(self) -> None:
+        for name in self.data:
+            check_name(name)
+        for name in self.methods:
+            if name not in RECIPES:
+                raise unknown("method", name, RECIPES)
+        if self.preset not in PRESET:
+            raise unknown("preset", self.preset, PRESET)
+        for name in ("stitch_seeds", "seeds", "transitions", "episodes", "steps"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {number}")
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells: those that stitch come last, and neighbours are of different data sets where possible.
+
+        So processes that work side by side seldom wait for the same data.
+        """
+        found = []
+        for method in sorted(self.methods, key=lambda name: RECIPES[name].planner is not None):
+            seeds = [None] if RECIPES[method].planner is None else range(self.seed, self.seed + self.stitch_seeds)
+            found += [Cell(name, method, seed) for seed in seeds for name in self.data]
+        return found
+
+
+def make_grid(suite: str, seed: int = 0, **options: Any) -> Grid:
+    """Return the grid of a suite, with the options that are given in place of the suite's own."""
+    if suite not in SUITES:
+        raise unknown("suite", suite, SUITES)
+    sizes = {
+        field.name: getattr(SUITES[suite], field.name)
+        for field in dataclasses.fields(Grid)[1:]
+        if field.name != "seed"
+    }
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    return Grid(suite, seed=seed, **(sizes | given))
+
+
+def open_folder(out: Path, grid: Grid) -> None:
+    """Make the folder of a grid, or add a grid to it; InputError if it holds another suite or other sizes."""
+    asked = json.loads(json.dumps(dataclasses.asdict(grid)))
+    if not (out / _FILE).exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} exists and is not a folder of trajstitch bench; choose another name")
+        write_json(out / _FILE, asked)
+        return
+    held = dataclasses.asdict(stored_grid(out))
+    for name, value in asked.items():
+        if name not in _GROWS and held[name] != value:
+            raise InputError(f"{out} was made with {name} {held[name]}, not {value}; choose another --out")
+    grown = {name: _merged(held[name], asked[name]) for name in _GROWS}
+    if asked | grown != json.loads(json.dumps(held)):
+        write_json(out / _FILE, asked | grown)
+
+
+def _merged(held: Any, asked: Any) -> Any:
+    return max(held, asked) if isinstance(held, int) else [*held, *(one for one in asked if one not in held)]
+
+
+def stored_grid(out: Path) -> Grid:
+    """Return everything that was asked for in a folder."""
+    file = out / _FILE
+    if not file.exists():
+        raise InputError(f"{out} is not a folder of trajstitch bench ({_FILE} is missing); give its --out")
+    with reading(file):
+        stored = json.loads(file.read_text())
+        sequences = {name: tuple(stored[name]) for name in ("data", "methods")}
+        return Grid(**{**stored, **sequences})
+
+
+def record_path(out: Path, cell: Cell) -> Path:
+    """Return the file of a cell's record."""
+    return out / "records" / f"{cell.name}.json"
+
+
+def failure_path(out: Path, cell: Cell) -> Path:
+    """Return the file that says why a cell could not be finished."""
+    return out / "records" / f"{cell.name}.failed"
+
+
+def read_records(out: Path, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
+    """Return the records of the finished cells among these."""
+    found = {}
+    for cell in cells:
+        if (file := record_path(out, cell)).exists():
+            with reading(file):
+                found[cell] = json.loads(file.read_text())
+    return found

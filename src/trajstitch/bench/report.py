@@ -1,0 +1,186 @@
+"""Report of a suite: report.md and report.html, from the records that are on disk."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trajstitch.bench.published import SOURCES
+from trajstitch.bench.suites import SUITES
+from trajstitch.bench.tables import (
+    THRESHOLDS,
+    WHICH,
+    Estimate,
+    Results,
+    Table,
+    Which,
+    aggregate_table,
+    cell_table,
+    data_table,
+    estimate,
+    failure_table,
+    improvement_estimates,
+    improvement_table,
+    profile_table,
+    read_results,
+    score_table,
+    summary,
+    title,
+)
+from trajstitch.errors import InputError
+from trajstitch.evaluation.stats import iqm, profile, stratified_interval
+from trajstitch.report import html
+from trajstitch.report.page import whole_page
+from trajstitch.report.plots import NEW, OLD, interval_bar, plot, plot_style
+from trajstitch.storage.atomic import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def write_reports(out: Path) -> tuple[str, dict[str, Any]]:
+    """Write report.md and report.html into a folder of bench; return the Markdown and the numbers in it."""
+    results = read_results(out)
+    if not results.records:
+        raise InputError(f"{out} has no finished cell yet; run trajstitch bench {results.grid.suite} --out {out}")
+    text = markdown(results)
+    write_text(out / "report.md", text)
+    write_text(out / "report.html", page(results))
+    return text, summary(results) | {"report": [str(out / "report.md"), str(out / "report.html")]}
+
+
+def tables(results: Results) -> list[Table]:
+    """Return all tables in the order of the report; those without a row are left out."""
+    found = []
+    for which in WHICH:
+        found += [
+            score_table(results, which),
+            aggregate_table(results, which),
+            improvement_table(results, which),
+            *([profile_table(results, which)] if results.unit == "normalised" else []),
+        ]
+    found += [data_table(results), cell_table(results), failure_table(results)]
+    return [table for table in found if table.rows]
+
+
+def sizes(results: Results) -> str:
+    """Return a sentence on what was run and how much of it is finished."""
+    grid = results.grid
+    steps = "each method's own" if grid.steps is None else f"{grid.steps:,}"
+    unit = "normalised (0 is a random policy, 100 an expert)" if results.unit == "normalised" else "raw returns"
+    return (
+        f"Finished cells: {len(results.records)} of {len(grid.cells)}. Policies per cell: {grid.seeds}; stitching "
+        f"seeds: {grid.stitch_seeds}; gradient steps: {steps}; episodes per checkpoint: {grid.episodes}; preset: "
+        f"{grid.preset}. Scores are {unit}."
+    )
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------
+
+
+def markdown(results: Results) -> str:
+    """Return the report as Markdown."""
+    parts = [f"# {results.grid.suite}", SUITES[results.grid.suite].summary, sizes(results), SOURCES]
+    for table in tables(results):
+        parts += [f"## {table.title}", _markdown_table(table), table.reading]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    rows = [table.head, ["---"] * len(table.head), *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+def page(results: Results) -> str:
+    """Return the report as one self-contained page; the same records give the same bytes."""
+    suite = results.grid.suite
+    header = (
+        f"<header><p class=kicker>Benchmark report</p><h1>{escape(suite)}</h1>"
+        f"<p class=lede>{escape(SUITES[suite].summary)}</p>"
+        f"<p>{escape(sizes(results))}</p><p class=note>{escape(SOURCES)}</p></header>"
+    )
+    sections = []
+    with plot_style():
+        for which in WHICH:
+            sections += [_section(score_table(results, which)), _aggregates(results, which)]
+            sections += [_improvements(results, which), _profiles(results, which)]
+    sections += [_section(data_table(results)), _section(cell_table(results)), _section(failure_table(results))]
+    return whole_page(f"{suite}: benchmark report", header + "".join(sections))
+
+
+def _section(table: Table) -> str:
+    """Return a table as a section; nothing if it has no row."""
+    if not table.rows:
+        return ""
+    return html.section(escape(table.title), escape(table.reading), html.table(table.head, table.rows))
+
+
+def _aggregates(results: Results, which: Which) -> str:
+    """Return the statistics over data sets, with the IQM drawn."""
+    table = aggregate_table(results, which)
+    found = [estimate(iqm, results.scores(method, which, results.tasks(method))) for method in results.methods]
+    return _with_bars(table, found, 0.0)
+
+
+def _improvements(results: Results, which: Which) -> str:
+    """Return the probability of improvement over the first baseline, drawn from 0.5."""
+    table, found = improvement_table(results, which), improvement_estimates(results, which)
+    if not table.rows:
+        return ""
+    drawn = next(iter(found.values()))
+    bars = [drawn.get(method) for method in results.methods if any(method in one for one in found.values())]
+    return _with_bars(table, bars, 0.5, (0.0, 1.0))
+
+
+def _with_bars(
+    table: Table,
+    drawn: list[Estimate | None] | list[Estimate],
+    zero: float,
+    axis: tuple[float, float] | None = None,
+) -> str:
+    """Return a table with a bar and an interval in each row's second column."""
+    ends = [end for one in drawn if one for end in (one.low, one.high)]
+    low, high = axis or (min(zero, *ends), max(zero, *ends, zero + 1e-9))
+    rows = []
+    for row, one in zip(table.rows, drawn, strict=True):
+        bar = interval_bar(one.value, (one.low, one.high), low, high, NEW, zero) if one else "–"
+        rows.append([escape(row[0]), bar, *map(escape, row[1:])])
+    named = "IQM, drawn" if axis is None else f"{table.head[1]}, drawn from 0.5"
+    body = html.table([table.head[0], named, *table.head[1:]], rows, escaped=True, kind="scores")
+    return html.section(escape(table.title), escape(table.reading), body)
+
+
+def _profiles(results: Results, which: Which) -> str:
+    """Return one small plot per method: its profile with its interval, and that of BC in grey."""
+    if results.unit != "normalised":
+        return ""
+    table = profile_table(results, which)
+    curves = {}
+    for method in results.methods:
+        scores = results.scores(method, which, results.tasks(method))
+        curves[method] = (profile(scores, THRESHOLDS), *stratified_interval(_at_thresholds, scores, draws=500))
+    items = []
+    for method, (share, low, high) in curves.items():
+
+        def draw(ax: Axes, share: Any = share, low: Any = low, high: Any = high) -> None:
+            if "bc" in curves:
+                ax.plot(THRESHOLDS, 100 * curves["bc"][0], color=OLD, linewidth=1.6)
+            ax.fill_between(THRESHOLDS, 100 * low, 100 * high, color=NEW, alpha=0.18, linewidth=0)
+            ax.plot(THRESHOLDS, 100 * share, color=NEW, linewidth=1.8)
+            ax.set(xlim=(THRESHOLDS[0], THRESHOLDS[-1]), ylim=(0, 102))
+
+        picture = plot(draw, "% of policies above", "normalised score", 330, 210)
+        items.append(
+            html.figure(escape(title(method)), picture, "Teal: this method, with its 95% interval. Grey: BC.")
+        )
+    return html.section(escape(table.title), escape(table.reading), html.grid(items, "thirds"))
+
+
+def _at_thresholds(scores: Any) -> Any:
+    return np.asarray(profile(scores, THRESHOLDS))

@@ -1,0 +1,323 @@
+"""Suites: names, data, cells, records, resuming and engines."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from trajstitch.bench import cells, datasets, engine
+from trajstitch.bench.grid import Cell, make_grid, open_folder, stored_grid
+from trajstitch.bench.published import published_score
+from trajstitch.bench.suites import RECIPES, SUITES, TABLE1, chosen_settings, train_settings
+from trajstitch.cli import main
+from trajstitch.errors import InputError
+from trajstitch.formats import load
+from trajstitch.methods import METHODS, configure
+
+SMALL = ["--seeds", "2", "--steps", "4", "--workers", "1", "--quiet"]
+
+
+def bench(out, *words):
+    return main(["bench", "smoke", "--out", str(out), *SMALL, *words])
+
+
+# -- names and grids ---------------------------------------------------------------------------------------------
+
+
+def test_every_suite_is_a_grid_of_known_names():
+    for name, suite in SUITES.items():
+        grid = make_grid(name)
+        stitching = sum(RECIPES[method].planner is not None for method in suite.methods)
+        plain = len(suite.methods) - stitching
+        assert len(grid.cells) == len(suite.data) * (plain + suite.stitch_seeds * stitching)
+        assert len({cell.name for cell in grid.cells}) == len(grid.cells)
+        for cell in grid.cells:  # every setting is one that the method has
+            configure(cell.recipe.method, **train_settings(cell.recipe, cell.data, grid.preset, 7))
+    assert {RECIPES[method].method for method in TABLE1} >= METHODS.keys() - {"gaussian-bc", "weighted-bc"}
+
+
+def test_cells_that_work_side_by_side_are_of_different_data():
+    found = make_grid("table1").cells
+    assert len({cell.data for cell in found[:12]}) == 12
+    stitches = [cell.recipe.planner is not None for cell in found]
+    assert stitches == sorted(stitches)
+
+
+def test_a_data_set_has_the_paper_s_rules():
+    assert chosen_settings("td3tsbc", "hopper-replay") == {"rule": "hopper-medium-replay"}
+    assert chosen_settings("mbop", "demo") == {}
+    assert chosen_settings("mopo", "hopper-medium") == {"terminate": "env", "penalty": 5.0}
+
+
+def test_published_scores_are_those_of_the_table():
+    methods = ("bc", "ts-bc", "td3tsbc", "tsmbop", "td3bc")
+    assert [published_score(method, "hopper-medium-expert") for method in methods] == [
+        62.3,
+        94.8,
+        109.1,
+        110.4,
+        98.0,
+    ]
+    assert published_score("ts-bc", "walker2d-replay") == 61.5
+    assert [published_score("percent-bc", "hopper-medium", which) for which in ("last", "best")] == [55.5, 73.8]
+    assert published_score("ts-bc", "hopper-medium", "best") is None
+    assert published_score("iql", "hopper-expert") is None
+    assert published_score("bc", "demo") is None
+    nine = datasets.LOCOMOTION[:9]
+    average = {
+        method: sum(published_score(method, name) for name in nine) / 9 for method in (*methods, "percent-bc")
+    }
+    want = {"bc": 56.4, "ts-bc": 69.8, "td3tsbc": 79.4, "tsmbop": 77.5, "td3bc": 75.3, "percent-bc": 69.3}
+    assert average == pytest.approx(want, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["tabel1"], "there is no suite 'tabel1'; did you mean table1?"),
+        (["table1", "--data", "hoper-medium"], "there is no data set 'hoper-medium'; did you mean hopper-medium?"),
+        (["table1", "--methods", "bc", "iqll"], "there is no method 'iqll'; did you mean iql?"),
+        (["table1", "--preset", "papr"], "there is no preset 'papr'; did you mean paper?"),
+        (["table1", "--seeds", "0"], "--seeds must be at least 1, not 0"),
+        (["smoke", "--workers", "0"], "--workers must be at least 1, not 0"),
+        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 16"),
+        (["smoke", "--engine", "ray"], "there is no engine 'ray' yet; use --engine local"),
+        (
+            ["table1", "--shared", "nowhere"],
+            "hopper-medium is not in the cache of D4RL's files; trajstitch inspect",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence_and_run_nothing(words, sentence, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRAJSTITCH_CACHE", str(tmp_path / "cache"))
+    assert main(["bench", words[0], "--out", str(tmp_path / "out"), *words[1:]]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"trajstitch: {sentence}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists() or not (tmp_path / "out" / "records").exists()
+
+
+# -- data --------------------------------------------------------------------------------------------------------
+
+
+def test_a_misspelt_name_is_not_replay_data(tmp_path):
+    for make in (datasets.make_data, datasets.record_data):
+        with pytest.raises(InputError, match="there is no data set 'hopper-experts'; did you mean hopper-expert"):
+            make("hopper-experts", tmp_path, 100)
+    with pytest.raises(
+        InputError, match="tqc-hopper-expert.npz, which hopper-expert is made from, does not exist"
+    ):
+        datasets.record_data("hopper-expert", tmp_path, 100)
+
+
+def test_d4rl_s_files_come_first_where_the_cache_has_them(shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAJSTITCH_CACHE", str(tmp_path))
+    assert not datasets.in_cache("hopper-medium")
+    recorded = datasets.make_data("hopper-medium", shared, 300)
+    assert recorded.info["source"] == "recorded from d4rl-hopper-medium-v2.npz, D4RL's physics"
+    (tmp_path / "d4rl").mkdir()
+    excerpt = (shared / "d4rl-excerpts" / "hopper_medium-v2.hdf5").read_bytes()
+    (tmp_path / "d4rl" / "hopper_medium-v2.hdf5").write_bytes(excerpt)
+    assert datasets.in_cache("hopper-medium")
+    assert datasets.make_data("hopper-medium", shared, 300).info["source"] == "d4rl:hopper-medium-v2"
+    assert datasets.record_data("hopper-medium", shared, 300).fingerprint == recorded.fingerprint
+
+
+def test_what_each_kind_is_recorded_from():
+    made = {kind: datasets.recorded_from(f"hopper-{kind}", Path("s")) for kind in (*datasets.KINDS, "replay")}
+    names = {kind: [file.name for file in files] for kind, files in made.items()}
+    medium, expert, replay = "d4rl-hopper-medium-v2.npz", "tqc-hopper-expert.npz", "hopper-replay.hdf5"
+    assert names == {
+        "medium": [medium],
+        "medium-expert": [medium, expert],
+        "medium-replay": [replay],
+        "expert": [expert],
+        "replay": [replay],
+    }
+
+
+# -- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_keeps_its_sizes_and_grows(tmp_path):
+    out = tmp_path / "out"
+    open_folder(out, make_grid("table1", data=("hopper-medium",), methods=("bc",), steps=10))
+    open_folder(out, make_grid("table1", data=("walker2d-medium",), methods=("bc", "iql"), steps=10))
+    assert stored_grid(out).data == ("hopper-medium", "walker2d-medium")
+    assert stored_grid(out).methods == ("bc", "iql")
+    with pytest.raises(InputError, match="was made with steps 10, not 20; choose another --out"):
+        open_folder(out, make_grid("table1", steps=20))
+    with pytest.raises(InputError, match="was made with suite table1, not smoke"):
+        open_folder(out, make_grid("smoke", steps=10))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a folder of trajstitch bench"):
+        open_folder(tmp_path / "other", make_grid("smoke"))
+
+
+# -- running -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """A small part of the suite `smoke`, stopped after its first cell and continued."""
+    folder = tmp_path_factory.mktemp("bench") / "out"
+    grid = make_grid("smoke", seeds=2, steps=4, methods=("bc", "ts-bc-1", "ts-bc", "weighted"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_attempt", _killed_at_the_second(engine._attempt))
+        open_folder(folder, grid)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run_local(folder, Path("shared"), grid, grid.cells, 1)
+    assert len(list(folder.glob("records/*/*.json"))) == 1
+    assert bench(folder, "--methods", *grid.methods) == 0
+    return folder
+
+
+def _killed_at_the_second(attempt):
+    ran = []
+
+    def wrapped(*arguments):
+        ran.append(arguments)
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return attempt(*arguments)
+
+    return wrapped
+
+
+def record(out, name):
+    return json.loads((out / "records" / "demo" / f"{name}.json").read_text())
+
+
+def test_a_record_has_everything_to_run_the_cell_again(out):
+    made = record(out, "ts-bc.s0")
+    data = load(out / "data" / "demo" / "data.traj")
+    assert made["cell"] == {"data": "demo", "method": "ts-bc", "stitch_seed": 0}
+    assert made["data"]["fingerprint"] == data.fingerprint
+    assert made["data"]["source"].startswith("the last 230 episodes")
+    assert made["seeds"] == [0, 1]
+    assert made["settings"]["train"]["config"]["fit"]["steps"] == 4
+    assert made["settings"]["improve"]["planner"] == "greedy"
+    assert made["versions"]["trajstitch"]
+    assert made["made"]["machine"]["cores"] >= 1
+    assert made["made"]["seconds"].keys() == {"data", "stitch", "train", "score"}
+    assert made["step"] == [2, 4]
+    assert [len(made["returns"]), len(made["returns"][0]), len(made["returns"][0][0])] == [2, 2, 1]
+    assert made["last"]["raw"]["per_seed"] == [episodes[0] for episodes in made["returns"][-1]]
+    best = [max(checkpoint[seed][0] for checkpoint in made["returns"]) for seed in range(2)]
+    assert made["best"]["raw"]["per_seed"] == best
+
+
+def test_the_data_after_an_iteration_are_those_of_that_iteration(out):
+    folder = out / "data" / "demo" / "greedy.s0"
+    done = json.loads((folder / "result.json").read_text())["iterations"]
+    first = record(out, "ts-bc-1.s0")["stitched"]
+    last = record(out, "ts-bc.s0")["stitched"]
+    assert last["fingerprint"] == load(folder / "improved.traj").fingerprint
+    assert [entry["accepted"] > 0 for entry in done] == [True, True]
+    assert [first["return_mean"], last["return_mean"]] == pytest.approx([entry["return_mean"] for entry in done])
+    assert first["return_mean"] < last["return_mean"]
+    assert record(out, "bc")["data"]["fingerprint"] == record(out, "bc")["cloned"]["fingerprint"]
+    assert (
+        record(out, "weighted")["cloned"]["effective_steps"] < record(out, "weighted")["data"]["transitions"] / 2
+    )
+
+
+def test_finished_cells_are_not_run_again(out, monkeypatch):
+    monkeypatch.setattr(cells, "train_run", lambda *_, **__: pytest.fail("ran again"))
+    assert bench(out, "--methods", "bc", "ts-bc") == 0
+
+
+def test_a_cell_that_is_run_again_has_the_same_record(out):
+    file = out / "records" / "demo" / "bc.json"
+    before = json.loads(file.read_text())
+    file.unlink()
+    assert bench(out, "--methods", "bc") == 0
+    after = json.loads(file.read_text())
+    assert after.pop("made")["resumed"]
+    before.pop("made")
+    after["settings"].pop("suite"), before["settings"].pop("suite")
+    assert after == before
+
+
+def test_a_failed_cell_does_not_stop_the_others(out, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cells, "scoring_of", _fails_for_percent_bc(cells.scoring_of))
+    words = ["--methods", "percent-bc", "bc"]
+    assert bench(tmp_path / "out", *words) == 2
+    assert "1 of 2 cells failed, the first, demo/percent-bc: no room" in capsys.readouterr().err
+    failed = tmp_path / "out" / "records" / "demo" / "percent-bc.failed"
+    assert failed.read_text() == "no room\n"
+    assert (tmp_path / "out" / "records" / "demo" / "bc.json").exists()
+    assert main(["report", str(tmp_path / "out")]) == 0
+    assert "| demo | percent-bc | no room |" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert bench(tmp_path / "out", *words) == 0
+    assert not failed.exists()
+
+
+def _fails_for_percent_bc(scoring):
+    calls = []
+
+    def wrapped(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise InputError("no room")
+        return scoring(*arguments)
+
+    return wrapped
+
+
+# -- engines -----------------------------------------------------------------------------------------------------
+
+
+def test_slurm_s_script_runs_every_cell_once(tmp_path, capsys):
+    words = [
+        "--data",
+        "hopper-medium",
+        "walker2d-medium",
+        "--methods",
+        "bc",
+        "ts-bc",
+        "--seed",
+        "3",
+        "--steps",
+        "9",
+    ]
+    place = tmp_path / "a folder"
+    assert (
+        main(["bench", "table1", "--out", str(place), *words, "--engine", "slurm", "--workers", "4", "--json"])
+        == 0
+    )
+    script = json.loads(capsys.readouterr().out.splitlines()[-1])["script"]
+    grid = make_grid("table1", 3, data=("hopper-medium", "walker2d-medium"), methods=("bc", "ts-bc"), steps=9)
+    assert f"#SBATCH --array=0-{len(grid.cells) - 1}%4" in script
+    assert len(grid.cells) == 2 + 2 * 3
+    line = script.splitlines()[-1]
+    assert f"--out '{place}' --data hopper-medium walker2d-medium --methods bc ts-bc --steps 9" in line
+    assert line.endswith("--seed 3 --workers 1 --quiet --cell $SLURM_ARRAY_TASK_ID")
+    assert not place.exists()
+
+
+def test_policies_of_different_stitching_seeds_have_different_seeds():
+    grid = make_grid("table1", seed=7)
+    ranges = [cells.policy_seeds(grid, Cell("hopper-medium", "ts-bc", seed)) for seed in (7, 8, 9)]
+    assert [len(seeds) for seeds in ranges] == [5, 5, 5]
+    assert len({seed for seeds in ranges for seed in seeds}) == 15
+    assert cells.policy_seeds(grid, Cell("hopper-medium", "bc")) == range(7, 12)
+
+
+def test_a_dead_process_is_a_sentence(tmp_path, monkeypatch):
+    """Processes that cannot even start leave every cell failed, and none lost."""
+    grid = dataclasses.replace(make_grid("smoke"), methods=("bc", "percent-bc"))
+    open_folder(tmp_path / "out", grid)
+    monkeypatch.setattr(engine, "_attempt", _ends_its_process)
+    failures = engine.run_local(tmp_path / "out", Path("shared"), grid, grid.cells, 2)
+    assert failures.keys() == {"demo/bc", "demo/percent-bc"}
+    assert all("its process ended (BrokenProcessPool)" in why for why in failures.values())
+
+
+def _ends_its_process(*_):
+    import os
+
+    os._exit(1)
