@@ -104,6 +104,12 @@ def test_an_array_larger_than_its_bytes_is_refused(tmp_path):
         load(path)
 
 
+def test_an_empty_array_of_endless_shape_is_refused(tmp_path):
+    path = zipped(tmp_path / "x.npz", **{"obs.npy": declared(tmp_path, (1 << 20, 1 << 20, 0))})
+    with pytest.raises(InputError, match="declares the shape .* which holds nothing"):
+        load(path)
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
     path = zipped(tmp_path / "x.npz", **{"obs.npy": npy(np.zeros((48 << 20, 1), bool))})
     assert path.stat().st_size < 200_000

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -20,6 +21,7 @@ INFO = "info_json"  # key of the metadata in a file
 _EXPANSION = 100  # a file may unpack to so many times its size …
 _ALLOWANCE = 32 << 20  # … plus so many bytes
 _LFS = b"version https://git-lfs"  # how a Git LFS pointer begins
+_LONGEST_EMPTY = 1 << 31  # numbers that an array of no numbers would have with 1 in place of 0
 _LONGEST = 300  # characters of another library's message that are shown
 
 
@@ -60,6 +62,12 @@ def check_file(path: Path) -> None:
             raise InputError(
                 "this is a Git LFS pointer, which only stands for the file; run git lfs pull where it came from"
             )
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Raise InputError if an empty array is so long otherwise that converting it would take for ever."""
+    if 0 in shape and math.prod(max(1, int(n)) for n in shape) > _LONGEST_EMPTY:
+        raise InputError(f"an array declares the shape {tuple(shape)}, which holds nothing; the file is damaged")
 
 
 def check_room(stored: int, size: int) -> None:
@@ -121,6 +129,7 @@ def _declared_size(file: IO[bytes]) -> int:
     shape, _, dtype = headers[version](file)
     if dtype.hasobject:
         raise InputError("this npz holds Python objects, which are never loaded; save plain number arrays")
+    check_shape(shape)
     return int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
 
 

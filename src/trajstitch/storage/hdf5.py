@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from trajstitch.errors import InputError
-from trajstitch.storage.archive import check_room, reason
+from trajstitch.storage.archive import check_room, check_shape, reason
 
 _PER_CHUNK = 6  # times the size of a chunk that HDF5 holds while it unpacks one
 _INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)  # links that cannot leave the file
@@ -74,6 +74,7 @@ def check_arrays(path: Path, arrays: dict[str, h5py.Dataset]) -> None:
     for name, array in arrays.items():
         if array.shape is None or array.dtype.kind not in "bfiu":
             raise InputError(f"{name} holds {'nothing' if array.shape is None else array.dtype}, not numbers")
+        check_shape(array.shape)
         check_stored(name, array.id)
     check_room(path.stat().st_size, sum(map(unpacked_size, arrays.values())))
 
