@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trajstitch.data import from_trajectories, normalised_weight
-from trajstitch.methods import bc, cql
+from trajstitch.errors import InputError
+from trajstitch.methods import METHODS, bc, cql
 from trajstitch.methods.bc import BC, WeightedBC, negative_log_likelihood, squared_error
 from trajstitch.methods.cql import CQL, log_integral, sample
 from trajstitch.methods.iql import IQL, expectile_loss
@@ -99,6 +100,26 @@ def test_the_value_that_weighs_a_clone_is_of_the_trajectories_it_clones(monkeypa
     config = WeightedBC(percent=34)
     config.prepare(DATA)
     np.testing.assert_array_equal(given[0]["reward"], DATA.top(34).reward)
+
+
+def test_the_papers_weights_are_the_values():
+    """On V = 1, 2 and 6, and -3 as nothing; in units of their mean."""
+
+    class Known:
+        def value(self, obs):
+            return np.resize(np.array([1.0, 2.0, 6.0, -3.0]), len(obs))
+
+    value = Known().value(DATA.action)
+    clipped = np.maximum(value, 0)
+    table = WeightedBC(weights="paper").table(DATA, Known())
+    np.testing.assert_allclose(table["loss_weight"], clipped / clipped.mean())
+    shifted = WeightedBC().table(DATA, Known())["loss_weight"]
+    np.testing.assert_allclose(shifted, (value + 3) / (value + 3).mean())
+    with pytest.raises(InputError, match="mean is -3; take --weights shifted"):
+        bc.paper_weights(np.array([-5.0, -1.0]))
+    with pytest.raises(InputError, match="weights"):
+        WeightedBC(weights="squared")
+    assert METHODS["weighted-bc"].paper["weights"] == "paper"
 
 
 # -- TD3+BC -----------------------------------------------------------------------------------------------------

@@ -35,7 +35,9 @@ METHODS: dict[str, Entry] = {
         "bc", "BC", "Cloning of the best 10% of trajectories.", {"percent": 10.0}, paper=_CONSTANT
     ),
     "gaussian-bc": Entry("bc", "BC", "Cloning by maximum likelihood.", {"head": "gaussian"}, paper=_CONSTANT),
-    "weighted-bc": Entry("bc", "WeightedBC", "Cloning weighted by state values (paper).", paper=_CONSTANT),
+    "weighted-bc": Entry(
+        "bc", "WeightedBC", "Cloning weighted by state values (paper).", paper={**_CONSTANT, "weights": "paper"}
+    ),
     "td3bc": Entry("td3bc", "TD3BC", "TD3+BC: offline RL that stays near the data."),
     "td3tsbc": Entry("td3tsbc", "TD3TSBC", "TD3+BC on the original, then the improved data.", improved=True),
     "iql": Entry("iql", "IQL", "Implicit Q-learning."),

@@ -80,10 +80,13 @@ class WeightedBC(BC):
     """Clone the data's actions, with weights that grow with the state's value (paper, value-weighted BC)."""
 
     value_steps: int = 30_000  # Gradient steps of the value function, which is trained first.
+    # shifted: values minus the least, for rewards of any sign; paper: the values, positive on the whole.
+    weights: Literal["shifted", "paper"] = "shifted"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sizes(self, "value_steps")
+        check_choice(self, "weights", "shifted", "paper")
 
     def prepare(self, data: Dataset, tell: Tell = silent) -> Value:
         """Train the value function."""
@@ -94,7 +97,9 @@ class WeightedBC(BC):
     def table(self, data: Dataset, prepared: Any = None) -> Table:
         """Return the transitions, with a weight of the loss each by the value function."""
         table = super().table(data)
-        return {**table, "loss_weight": value_weights(np.asarray(prepared.value(jnp.asarray(table["obs"]))))}
+        value = np.asarray(prepared.value(jnp.asarray(table["obs"])))
+        weigh = paper_weights if self.weights == "paper" else value_weights
+        return {**table, "loss_weight": weigh(value)}
 
     def loss(self, model: Policy, row: Mapping[str, Array], key: Array) -> tuple[Array, Metrics]:
         """Compute the weighted loss of one transition."""
@@ -107,6 +112,21 @@ def value_weights(value: Float) -> Float:
     above = value - value.min()
     mean = above.mean()
     return above / mean if mean > 0 else np.ones_like(above)
+
+
+def paper_weights(value: Float) -> Float:
+    """Compute the paper's weights V(s), scaled to mean 1, which moves no minimum.
+
+    A weight below 0 would reward errors. So values that are not positive on the whole are refused, and single ones
+    below 0 count as 0.
+    """
+    above = np.maximum(value, 0)
+    if not value.mean() > 0:
+        raise InputError(
+            f"the paper's weights are values, which must be positive, but here their mean is {value.mean():.3g}; "
+            "take --weights shifted"
+        )
+    return above / above.mean()
 
 
 def squared_error(policy: Policy, obs: Array, action: Array) -> Array:
