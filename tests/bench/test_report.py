@@ -13,8 +13,8 @@ from trajstitch.bench.tables import aggregate_table, data_table, improvement_est
 from trajstitch.cli import main
 
 DATA = ("hopper-medium", "walker2d-medium")
-# By cell: the last score of each of two policies; best scores are 10 higher. Missing are a stitching seed of ts-bc on
-# walker2d, and all of iql.
+# By cell: the last score of each of two policies; best scores are 10 higher. A stitching seed of ts-bc on walker2d
+# is missing, and all of iql.
 LAST = {
     "hopper-medium/bc": [50, 52],
     "hopper-medium/percent-bc": [60, 62],
