@@ -1,0 +1,174 @@
+"""The report of a suite: numbers by hand from records made here, and what it shows of missing cells."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from trajstitch.bench.grid import make_grid, open_folder, record_path
+from trajstitch.bench.report import markdown, page, write_reports
+from trajstitch.bench.tables import aggregate_table, data_table, improvement_estimates, read_results, score_table
+from trajstitch.cli import main
+
+DATA = ("hopper-medium", "walker2d-medium")
+# By cell: the last score of each of two policies; best scores are 10 higher. A stitching seed of ts-bc on walker2d
+# is missing, and all of iql.
+LAST = {
+    "hopper-medium/bc": [50, 52],
+    "hopper-medium/percent-bc": [60, 62],
+    "hopper-medium/ts-bc.s0": [51, 61],
+    "hopper-medium/ts-bc.s1": [53, 55],
+    "walker2d-medium/bc": [70, 74],
+    "walker2d-medium/percent-bc": [71, 73],
+    "walker2d-medium/ts-bc.s0": [80, 84],
+}
+
+
+def scored(scores):
+    return {"normalised": {"per_seed": scores}, "raw": {"per_seed": [30 * score for score in scores]}}
+
+
+def write_record(out, cell, scores):
+    stitched = None if cell.stitch_seed is None else {"return_mean": 1500.0 + 100 * cell.stitch_seed}
+    record = {
+        "data": {"source": "recorded <here> | there", "transitions": 12_345, "return_mean": 1400.0},
+        "stitched": stitched,
+        "last": scored(scores),
+        "best": scored([score + 10 for score in scores]),
+    }
+    file = record_path(out, cell)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "out"
+    methods = ("bc", "percent-bc", "ts-bc", "iql")
+    grid = make_grid("table1", data=DATA, methods=methods, seeds=2, stitch_seeds=2)
+    open_folder(folder, grid)
+    for cell in grid.cells:
+        if cell.name in LAST:
+            write_record(folder, cell, LAST[cell.name])
+    (folder / "records" / "walker2d-medium" / "ts-bc.s1.failed").write_text("the simulator <broke>\n")
+    return folder
+
+
+def rows(table):
+    return {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
+
+
+def test_scores_stand_beside_published_ones(out):
+    results = read_results(out)
+    last, best = (rows(score_table(results, which)) for which in ("last", "best"))
+    hopper, walker = last["hopper-medium"], last["walker2d-medium"]
+    assert hopper["BC"] == "51.0 ± 1.4"
+    assert hopper["BC, published"] == "55.3"
+    assert hopper["TS+BC"] == f"55.0 ± {np.std([51, 61, 53, 55], ddof=1):.1f}"
+    assert hopper["IQL"] == "missing"
+    assert hopper["IQL, published"] == "66.3"
+    assert walker["TS+BC"] == f"82.0 ± {np.std([80, 84], ddof=1):.1f} (1 of 2 cells, some failed)"
+    assert last["mean"]["10%BC"] == "66.5"
+    assert last["mean"]["IQL, published"] == "72.3"
+    assert last["mean"]["IQL"] == "–"
+    assert best["hopper-medium"]["BC"] == "61.0 ± 1.4"
+    assert "BC, published" not in best["hopper-medium"]  # the paper does not say which checkpoint is best
+    assert best["hopper-medium"]["10%BC, published"] == "73.8"
+
+
+def test_statistics_over_data_sets(out):
+    found = rows(aggregate_table(read_results(out), "last"))
+    assert found.keys() == {"BC", "10%BC", "TS+BC"}
+    assert found["BC"]["mean"].startswith("61.5 [")
+    assert found["BC"]["IQM"].startswith("61.0 [")  # of 50, 52, 70, 74 without the ends
+    assert found["TS+BC"]["policies"] == "6"
+    assert found["TS+BC"]["mean"].startswith("68.5 [")
+    assert found["TS+BC"]["IQM"].startswith(f"{np.mean([53, 55, 61, 80]):.1f} [")
+
+
+def test_probability_of_improvement_over_both_baselines(out):
+    found = improvement_estimates(read_results(out), "last")
+    # Hopper: of 8 pairs with BC (50, 52), 51 wins 1, the others both: 7. Walker2d: all of 4.
+    assert found["bc"]["ts-bc"].value == pytest.approx((7 / 8 + 1) / 2)
+    assert found["percent-bc"]["ts-bc"].value == pytest.approx((1 / 8 + 1) / 2)
+    assert found["bc"]["ts-bc"].low <= found["bc"]["ts-bc"].value <= found["bc"]["ts-bc"].high
+    assert "iql" not in found["bc"]
+
+
+def test_returns_of_stitched_data(out):
+    table = rows(data_table(read_results(out)))
+    assert table["hopper-medium"]["after TS+BC"] == f"1,550.0 ± {np.std([1500, 1600], ddof=1):.1f}"
+    assert table["hopper-medium"]["source"] == "recorded <here> | there"
+
+
+def test_markdown_has_every_table_with_a_sentence(out):
+    text = markdown(read_results(out))
+    assert "Finished cells: 7 of 10." in text
+    assert "recorded <here> \\| there" in text
+    assert "| walker2d-medium | ts-bc.s1 | the simulator <broke> |" in text
+    sections = text.split("\n## ")[1:]
+    assert len(sections) == 2 * 4 + 3
+    for part in sections:
+        *_, reading = part.strip().split("\n\n")
+        assert re.fullmatch(r"[A-Z][^|]*\.", reading), reading
+        widths = {line.replace("\\|", "").count("|") for line in part.splitlines() if line.startswith("|")}
+        assert len(widths) == 1
+
+
+class Checked(HTMLParser):
+    """Collects what a page loads and shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.loads, self.text = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.loads += [value for name, value in attrs if name in ("src", "href") and not value.startswith("#")]
+        assert tag != "script"
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_is_self_contained_and_says_the_same(out):
+    results = read_results(out)
+    found = Checked()
+    text = page(results)
+    found.feed(text)
+    shown = " ".join(found.text)
+    assert found.loads == []
+    assert "recorded <here> | there" in shown
+    assert "the simulator <broke>" in shown
+    assert text.count("<figure>") == 2 * 3  # a profile per method and checkpoint
+    assert text.count("<svg class=bar") == 2 * (3 + 2)
+    assert page(results) == text
+
+
+def test_the_command_writes_both_files(out, tmp_path, capsys):
+    assert main(["report", str(out), "--json"]) == 0
+    *text, line = capsys.readouterr().out.splitlines()
+    assert "\n".join(text).strip() == (out / "report.md").read_text().strip()
+    assert json.loads(line)["finished"] == 7
+    assert json.loads(line)["iqm"]["last"]["bc"] == pytest.approx(61)
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is not a folder of trajstitch bench (suite.json is missing)" in capsys.readouterr().err
+    open_folder(tmp_path / "new", make_grid("smoke"))
+    assert main(["report", str(tmp_path / "new")]) == 2
+    assert "has no finished cell yet; run trajstitch bench smoke" in capsys.readouterr().err
+
+
+def test_without_reference_scores_returns_are_shown(out, tmp_path):
+    grid = make_grid("smoke", methods=("bc",))
+    open_folder(tmp_path / "out", grid)
+    write_record(tmp_path / "out", grid.cells[0], [1, 3])
+    file = record_path(tmp_path / "out", grid.cells[0])
+    record = json.loads(file.read_text())
+    record["last"]["normalised"] = record["best"]["normalised"] = None
+    file.write_text(json.dumps(record))
+    text, _ = write_reports(tmp_path / "out")
+    assert "Scores are raw returns." in text
+    assert "| demo | 60.0 ± 42.4 |" in text
+    assert "profile" not in text
