@@ -103,3 +103,17 @@ def test_where_a_seam_lands_follows_its_source():
     assert from_first(edges.renew(graph, np.array([0, 1, 4, 5, 6]))) == [7, 8]  # the second is now 3 → 8
     assert from_first(edges.renew(graph, np.array([0, 1, 5, 6]))) == [8]  # 7 is there, but after 6 no more
     assert from_first(edges.renew(graph, np.array([0, 1, 2, 3]))) == []
+
+
+@small_blocks
+def test_many_candidates_are_scored_in_pieces():
+    """The same graph, edge by edge, whether a line of candidates is broken or not."""
+    data = random_dataset(0, [9, 12, 7, 15], obs_dim=2)
+    config = GraphConfig("raw", 1.5, nearest=0)
+    whole = build(data, Drift(), config)
+    with patch.object(graphs, "_WIDE", 3):
+        pieces = build(data, Drift(), config)
+    assert whole.candidates == pieces.candidates > 10 * data.transitions
+    assert len(whole.landing) > data.transitions
+    for name in ("begin", "landing", "margin", "spread"):
+        np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))

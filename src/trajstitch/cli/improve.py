@@ -31,7 +31,7 @@ class ImproveCommand(DataCommand):
     out: str
     """Run directory; the same command continues a run that was stopped."""
     preset: Literal["quick", "standard", "paper"] = "standard"
-    """quick: minutes on two cores; standard: our trade-off on one GPU; paper: models and steps of the paper."""
+    """quick: minutes on two cores; standard: our trade-off on one GPU; paper: the paper's settings."""
     policy: str | None = None
     """Policy file that the planner policy follows: of trajstitch train, or any that evaluate takes."""
     policy_seed: int = 0

@@ -33,7 +33,7 @@ class RewardConfig(Learner):
     critic_steps: int = 5  # For wgan: critic steps per generator step.
     # For wgan: weight of the gradient penalty. The paper has 0 (only L2); 10 diverges.
     penalty: float = 1.0
-    decay: float = 1e-4  # For wgan: λ of the critic's L2 regularisation, λ·‖w‖² added to its loss.
+    decay: float = 1e-4  # For wgan: this times the critic's squared weights is added to its loss (L2).
     fit: Fit = Fit(steps=50_000, batch=256, rate=1e-4)  # Training schedule.
     patience: int = 5  # Stop after this many of 20 checks without a lower held-out loss; 0: never.
 
@@ -113,7 +113,7 @@ class RewardConfig(Learner):
         x, real = model.transition(row)
         fake = jax.lax.stop_gradient(model.draw(x, z_key))
         score = partial(model.scoring, x)
-        if not self.penalty:  # its slope would take most of the time
+        if not self.penalty:  # the slope would take a third of the time, for nothing
             return score(fake) - score(real)
         mixed = real + jax.random.uniform(mix_key) * (fake - real)
         gradient = jax.grad(lambda r: score(r))(mixed)

@@ -34,6 +34,7 @@ from trajstitch.stitching.neighbours.kdtree import Tree, all_nearest
 T = TypeVar("T")
 Candidates = Callable[[slice], NDArray[np.int32]]  # part of the pairs [B] -> rows [B, K], padded with -1
 _BLOCK = 4096  # sources scored per call
+_WIDE = 512  # candidates per line of a block
 _LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
 # The paper's radius of a neighbourhood of raw states, by environment (its published code's).
 PAPER_EPSILON = {"Hopper": 0.1, "HalfCheetah": 3.0, "Walker2d": 1.0}
@@ -199,22 +200,25 @@ class EdgeFinder:
         obs = jnp.asarray(self.data.obs)
         found: list[tuple[NDArray[Any], ...]] = []
         scored = edges = 0
-        for a, block in _one_behind(self._begin_blocks(obs, source, target, candidates, dynamics)):
-            pair, *columns = block.finish(obs)
-            found.append((a + pair, *columns))
+        for number, block in _one_behind(self._begin_blocks(obs, source, target, candidates, dynamics)):
+            line, *columns = block.finish(obs)
+            found.append((number[line], *columns))
             scored += int((block.shown >= 0).sum())
-            edges += len(pair)
-            tell(min(a + _BLOCK, len(source)), len(source), f"{edges:,} edges")
+            edges += len(line)
+            tell(int(number[-1]) + 1, len(source), f"{edges:,} edges")
         return found, scored
 
     def _begin_blocks(
         self, obs: Array, source: Int, target: Int, candidates: Candidates, dynamics: DynamicsModel
-    ) -> Iterator[tuple[int, Scored]]:
-        """Yield the index of the first pair of each block, and the block."""
+    ) -> Iterator[tuple[Int, Scored]]:
+        """Yield the number of each line's pair, and the block of lines."""
         for a in range(0, len(source), _BLOCK):
             part = slice(a, min(a + _BLOCK, len(source)))
-            states = self.data.obs[np.resize(source[part], _BLOCK)]  # whole, so that one shape is compiled
-            yield a, Scored.begin(obs, states, target[part], candidates(part), dynamics)
+            line, shown = _narrow(candidates(part))
+            for b in range(0, len(line), _BLOCK):
+                number = a + line[b : b + _BLOCK]
+                states = self.data.obs[np.resize(source[number], _BLOCK)]  # whole, so that one shape is compiled
+                yield number, Scored.begin(obs, states, target[number], shown[b : b + _BLOCK], dynamics)
 
     def candidates(self, source: Int, target: Int) -> NDArray[np.int32]:
         """Return rows [B, K] that may follow each source instead of its target, each once, padded with -1."""
@@ -259,6 +263,24 @@ def each_once(rows: list[NDArray[np.int32]], *without: Int) -> NDArray[np.int32]
         joined[joined == row[:, None]] = -1
     joined[:, 1:][repeated] = -1
     return joined
+
+
+def _narrow(candidate: NDArray[np.int32]) -> tuple[Int, NDArray[np.int32]]:
+    """Break lines [B, K] of very many candidates; return the number that each line had, and the lines.
+
+    Without a cap on neighbours a few states have thousands, and a block would be as wide for all of them.
+    """
+    lines, columns = candidate.shape
+    if columns <= _WIDE:
+        return np.arange(lines), candidate
+    line, column = np.nonzero(candidate >= 0)
+    count = np.bincount(line, minlength=lines)
+    rank = np.arange(len(line)) - np.repeat(np.cumsum(count) - count, count)
+    pieces = np.maximum(-(-count // _WIDE), 1)
+    first = np.cumsum(pieces) - pieces
+    narrow = np.full((int(pieces.sum()), _WIDE), -1, np.int32)
+    narrow[first[line] + rank // _WIDE, rank % _WIDE] = candidate[line, column]
+    return np.repeat(np.arange(lines), pieces), narrow
 
 
 def typical_step(data: Dataset, spread: NDArray[np.float64]) -> float:
@@ -309,7 +331,7 @@ class Scored(NamedTuple):
         return Scored(moments, shown, *_first_member(obs, moments, np.resize(target, _BLOCK), shown))
 
     def finish(self, obs: Array) -> tuple[NDArray[Any], ...]:
-        """Return the plausible edges: index of the pair in the block, landing row, margin and spread.
+        """Return the plausible edges: index of the line in the block, landing row, margin and spread.
 
         Every member must find an edge plausible, so the others need not score what the first rejects: nearly all.
         """

@@ -427,7 +427,7 @@ def _fit_value(setup: Setup, current: Current, iteration: int, previous: Any) ->
     warm = previous if config.warm else None
     trained: tuple[Value, History] = setup.stage(
         name,
-        (setup.config, seed, "current candidates"),
+        (setup.config, seed, "current candidates"),  # how data before it were made, for stages of older versions
         lambda: train_value(table, config, seed, setup.tell(name), warm),
     )
     return trained
