@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from trajstitch.bench import cells, datasets, engine
-from trajstitch.bench.grid import Cell, make_grid, open_folder, stored_grid
+from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, stored_grid
 from trajstitch.bench.published import published_score
 from trajstitch.bench.suites import RECIPES, SUITES, TABLE1, chosen_settings, train_settings
 from trajstitch.cli import main
@@ -307,17 +308,24 @@ def test_policies_of_different_stitching_seeds_have_different_seeds():
     assert cells.policy_seeds(grid, Cell("hopper-medium", "bc")) == range(7, 12)
 
 
-def test_a_dead_process_is_a_sentence(tmp_path, monkeypatch):
-    """Processes that cannot even start leave every cell failed, and none lost."""
+def test_a_process_that_dies_takes_its_own_cell_with_it(tmp_path, monkeypatch):
     grid = dataclasses.replace(make_grid("smoke"), methods=("bc", "percent-bc"))
     open_folder(tmp_path / "out", grid)
-    monkeypatch.setattr(engine, "_attempt", _ends_its_process)
-    failures = engine.run_local(tmp_path / "out", Path("shared"), grid, grid.cells, 2)
-    assert failures.keys() == {"demo/bc", "demo/percent-bc"}
-    assert all("its process ended (BrokenProcessPool)" in why for why in failures.values())
+    monkeypatch.setattr(engine, "_in_process", _dies_in_the_first_cell)
+    told = []
+    failures = engine.run_local(
+        tmp_path / "out", Path("shared"), grid, grid.cells, 2, lambda *words: told.append(words)
+    )
+    assert failures == {
+        "demo/bc": "its process ended with code 9; run it again, with fewer --workers if memory was short",
+        "demo/percent-bc": "the second sentence",
+    }
+    assert sorted(words[0] for words in told) == [1, 2]
+    assert (tmp_path / "out" / "records" / "demo" / "percent-bc.failed").read_text() == "the second sentence\n"
 
 
-def _ends_its_process(*_):
-    import os
-
-    os._exit(1)
+def _dies_in_the_first_cell(out, shared, grid, cell):
+    if cell.method == "bc":
+        os._exit(9)
+    failure_path(out, cell).parent.mkdir(parents=True, exist_ok=True)
+    failure_path(out, cell).write_text("the second sentence\n")
