@@ -114,15 +114,34 @@ def test_a_misspelt_name_is_not_replay_data(tmp_path):
 
 def test_d4rl_s_files_come_first_where_the_cache_has_them(shared, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAJSTITCH_CACHE", str(tmp_path))
-    assert not datasets.in_cache("hopper-medium")
-    recorded = datasets.make_data("hopper-medium", shared, 300)
-    assert recorded.info["source"] == "recorded from d4rl-hopper-medium-v2.npz, D4RL's physics"
+    name = "hopper-medium-replay"
+    assert not datasets.in_cache(name)
+    ours = datasets.make_data(name, shared, 300)
+    assert ours.info["source"] == "replay of a SAC agent, hopper-replay.hdf5"
     (tmp_path / "d4rl").mkdir()
-    excerpt = (shared / "d4rl-excerpts" / "hopper_medium-v2.hdf5").read_bytes()
-    (tmp_path / "d4rl" / "hopper_medium-v2.hdf5").write_bytes(excerpt)
-    assert datasets.in_cache("hopper-medium")
-    assert datasets.make_data("hopper-medium", shared, 300).info["source"] == "d4rl:hopper-medium-v2"
-    assert datasets.record_data("hopper-medium", shared, 300).fingerprint == recorded.fingerprint
+    excerpt = (shared / "d4rl-excerpts" / "hopper_medium_replay-v1.hdf5").read_bytes()
+    (tmp_path / "d4rl" / "hopper_medium_replay-v2.hdf5").write_bytes(excerpt)
+    assert datasets.in_cache(name)
+    assert datasets.make_data(name, shared, 300).info["source"] == "d4rl:hopper-medium-replay-v2"
+    for recorded in (datasets.record_data(name, shared, 300), datasets.make_data("hopper-replay", shared, 300)):
+        assert recorded.fingerprint == ours.fingerprint
+
+
+def test_a_mixture_has_equal_shares_of_its_policies(tmp_path, monkeypatch, data):
+    (tmp_path / "policies").mkdir()
+    files = [tmp_path / "policies" / name for name in ("d4rl-walker2d-medium-v2.npz", "tqc-walker2d-expert.npz")]
+    for file in files:
+        file.touch()
+    asked = []
+    monkeypatch.setattr(
+        datasets, "collect_mixture", lambda *words, **options: asked.append((words, options)) or data
+    )
+    made = datasets.record_data("walker2d-medium-expert", tmp_path, 500)
+    (shares, env_id, steps), options = asked[0]
+    assert shares == [(str(file), 0.5) for file in files]
+    assert (env_id, steps, options["physics"]) == ("Walker2d-v4", 500, "d4rl")
+    words = "recorded from d4rl-walker2d-medium-v2.npz and tqc-walker2d-expert.npz, D4RL's physics"
+    assert made.info["source"] == words
 
 
 def test_what_each_kind_is_recorded_from():
@@ -238,7 +257,6 @@ def test_a_cell_that_is_run_again_has_the_same_record(out):
     after = json.loads(file.read_text())
     assert after.pop("made")["resumed"]
     before.pop("made")
-    after["settings"].pop("suite"), before["settings"].pop("suite")
     assert after == before
 
 
