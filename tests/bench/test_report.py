@@ -9,7 +9,14 @@ import pytest
 
 from trajstitch.bench.grid import make_grid, open_folder, record_path
 from trajstitch.bench.report import markdown, page, write_reports
-from trajstitch.bench.tables import aggregate_table, data_table, improvement_estimates, read_results, score_table
+from trajstitch.bench.tables import (
+    aggregate_table,
+    by_iteration,
+    data_table,
+    improvement_estimates,
+    read_results,
+    score_table,
+)
 from trajstitch.cli import main
 
 DATA = ("hopper-medium", "walker2d-medium")
@@ -158,6 +165,19 @@ def test_the_command_writes_both_files(out, tmp_path, capsys):
     open_folder(tmp_path / "new", make_grid("smoke"))
     assert main(["report", str(tmp_path / "new")]) == 2
     assert "has no finished cell yet; run trajstitch bench smoke" in capsys.readouterr().err
+
+
+def test_scores_and_returns_by_iteration_are_drawn(out, tmp_path):
+    assert "By iteration" not in page(read_results(out))
+    grid = make_grid("iterations", data=DATA[:1], methods=("bc", "ts-bc-1", "ts-bc-3"), stitch_seeds=2)
+    open_folder(tmp_path / "out", grid)
+    for number, cell in enumerate(grid.cells):
+        write_record(tmp_path / "out", cell, [10 * number, 10 * number + 2])
+    results = read_results(tmp_path / "out")
+    assert [cell.name.partition("/")[2] for cell in grid.cells[:3]] == ["bc", "ts-bc-1.s0", "ts-bc-1.s1"]
+    points = [(iteration, score.value, mean) for iteration, score, mean in by_iteration(results, DATA[0])]
+    assert points == [(0, 1, 1400), (1, 16, 1550), (3, 36, 1550)]
+    assert "By iteration" in page(results)
 
 
 def test_without_reference_scores_returns_are_shown(out, tmp_path):

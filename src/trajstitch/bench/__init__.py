@@ -1,1 +1,1 @@
-"""Bench: measures the speed of trajstitch on this machine."""
+"""Bench: whole tables of data sets, methods and seeds, and the speed of every stage beside a plain loop."""

@@ -50,10 +50,11 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
     with waiting_for(target):
         if target.exists():
             return {}
-        clock = Clock()
+        clock, resumed = Clock(), (out / "runs" / cell.name).exists()
         sources = _make_sources(out, shared, grid, cell, clock)
         run, scores = _train(out, grid, cell, sources, clock)
-        record = _record(grid, cell, sources, run, scores) | {"made": {"machine": machine(), **clock.summary()}}
+        made = {"machine": machine(), "seconds": clock.seconds, "resumed": resumed}
+        record = _record(grid, cell, sources, run, scores) | {"made": made}
         write_json(target, record)
         failure_path(out, cell).unlink(missing_ok=True)
         return record
@@ -71,23 +72,17 @@ def waiting_for(target: Path) -> Iterator[None]:
 
 
 class Clock:
-    """Seconds of each part of a cell, and whether some of it had been done before."""
+    """Seconds of each part of a cell; a part that an earlier cell or call made takes none."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.resumed = False
 
     @contextmanager
-    def timing(self, part: str, folder: Path) -> Iterator[None]:
-        """Count the seconds of a block that works in a folder."""
-        self.resumed |= folder.exists()
+    def timing(self, part: str) -> Iterator[None]:
+        """Count the seconds of a block."""
         begin = time.monotonic()
         yield
         self.seconds[part] = round(time.monotonic() - begin, 3)
-
-    def summary(self) -> dict[str, Any]:
-        """Return what a record says about time."""
-        return {"seconds": self.seconds, "resumed": self.resumed}
 
 
 # -- data --------------------------------------------------------------------------------------------------------
@@ -96,14 +91,14 @@ class Clock:
 def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> Sources:
     """Make the data of a cell, or load what an earlier one made."""
     recipe, folder = cell.recipe, out / "data" / cell.data
-    with waiting_for(folder / "data.traj"), clock.timing("data", folder / "data.traj"):
+    with waiting_for(folder / "data.traj"), clock.timing("data"):
         data = stored_data(cell.data, folder, shared, grid.transitions)
     cloned, stitched, kind = data, None, ""
     if recipe.planner is not None:
         assert cell.stitch_seed is not None
         kind = f"{recipe.planner}.s{cell.stitch_seed}"
         config = improve_settings(recipe, grid.preset)
-        with waiting_for(folder / kind), clock.timing("stitch", folder / kind):
+        with waiting_for(folder / kind), clock.timing("stitch"):
             stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
             if recipe.iterations is not None:
                 stitched = _after(data, config, recipe.iterations, folder / kind, cell.stitch_seed)
@@ -111,7 +106,7 @@ def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock)
         cloned = stitched if whole or plan is None else plan
     if recipe.weigh:
         critics = folder / (f"{kind}.weigh" if kind else "weigh")
-        with waiting_for(critics), clock.timing("weigh", critics):
+        with waiting_for(critics), clock.timing("weigh"):
             _, cloned, _ = weigh_run(
                 cloned, PRESET[grid.preset].weigh, critics, seed=cell.stitch_seed or grid.seed
             )
@@ -161,9 +156,9 @@ def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) ->
         **settings,
     }
     data = sources.recorded if both else sources.cloned
-    with clock.timing("train", folder):
+    with clock.timing("train"):
         train_run(recipe.method, data, folder, **options)
-    with clock.timing("score", folder / "scores"):
+    with clock.timing("score"):
         scoring = scoring_of(sources.recorded.info, grid.episodes)
         run, scores = train_run(recipe.method, data, folder, scoring=scoring, **options)
     assert scores is not None
@@ -174,7 +169,7 @@ def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScore
     """Return all that is needed to run a cell again and to compare it; the same settings give the same record."""
     recipe = cell.recipe
     settings: dict[str, Any] = {
-        "suite": dataclasses.asdict(grid),
+        "suite": grid.sizes,
         "recipe": dataclasses.asdict(recipe),
         "train": run.settings(),
         "scoring": dataclasses.asdict(scores.scoring),

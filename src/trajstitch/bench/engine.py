@@ -5,9 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shlex
+import signal
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 from trajstitch.bench.datasets import check_available
 from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
@@ -38,9 +43,10 @@ def run_local(
             check_available(name, shared)
     workers = min(len(left), _cores() if workers is None else workers)
     failures, done = Failures(), len(cells) - len(left)
-    for cell, why in (
-        _one_by_one(out, shared, grid, left) if workers < 2 else _pool(out, shared, grid, left, workers)
-    ):
+    ended = (
+        _one_by_one(out, shared, grid, left) if workers < 2 else _side_by_side(out, shared, grid, left, workers)
+    )
+    for cell, why in ended:
         done += 1
         if why is not None:
             failures[cell.name] = why
@@ -61,26 +67,56 @@ def _one_by_one(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> E
         yield cell, _attempt(out, shared, grid, cell)
 
 
-def _pool(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell], workers: int) -> Ended:
-    """Run cells in processes of their own, which share a GPU if there is one."""
+def _side_by_side(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell], workers: int) -> Ended:
+    """Run every cell in a process of its own, which shares a GPU with the others if there is one.
+
+    A process that the system kills takes its own cell with it and no other.
+    """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        running: dict[Future[str | None], Cell] = {
-            pool.submit(_attempt, out, shared, grid, cell): cell for cell in cells
-        }
-        try:
-            for future in as_completed(running):
-                yield running[future], _outcome(future)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    context = multiprocessing.get_context("spawn")
+    waiting = deque(cells)
+    running: dict[Any, tuple[SpawnProcess, Cell]] = {}  # by what says that the process has ended
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                cell = waiting.popleft()
+                failure_path(out, cell).unlink(missing_ok=True)
+                process = context.Process(target=_in_process, args=(out, shared, grid, cell))
+                process.start()
+                running[process.sentinel] = process, cell
+            for sentinel in wait(list(running)):
+                process, cell = running.pop(sentinel)
+                process.join()
+                yield cell, _outcome(out, cell, process.exitcode)
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+            process.join()
 
 
-def _outcome(future: Future[str | None]) -> str | None:
-    error = future.exception()
-    if error is None:
-        return future.result()
-    return f"its process ended ({type(error).__name__}); run it again, with fewer --workers if memory was short"
+def _in_process(out: Path, shared: Path, grid: Grid, cell: Cell) -> None:
+    """Run a cell in a process of its own, which ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the keyboard stops the parent, which ends this one
+    Thread(target=_end_with_parent, daemon=True).start()
+    if (why := _attempt(out, shared, grid, cell)) is not None:
+        write_text(failure_path(out, cell), f"{why}\n")
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _outcome(out: Path, cell: Cell, code: int | None) -> str | None:
+    """Return None for a finished cell, or why it failed."""
+    if record_path(out, cell).exists():
+        return None
+    file = failure_path(out, cell)
+    if file.exists():
+        return file.read_text().strip()
+    return f"its process ended with code {code}; run it again, with fewer --workers if memory was short"
 
 
 def _attempt(out: Path, shared: Path, grid: Grid, cell: Cell) -> str | None:

@@ -15,6 +15,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ class Grid:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {number}")
 
     @property
+    def sizes(self) -> dict[str, Any]:
+        """What all cells of a folder have in common."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _GROWS}
+
+    @cached_property
     def cells(self) -> list[Cell]:
         """All cells: those that stitch come last, and neighbours are of different data sets where possible.
 
@@ -105,7 +111,7 @@ def open_folder(out: Path, grid: Grid) -> None:
     """Make the folder of a grid, or add a grid to it; InputError if it holds another suite or other sizes."""
     asked = json.loads(json.dumps(dataclasses.asdict(grid)))
     if not (out / _FILE).exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and not _is_empty(out) and not (out / _FILE).exists():  # another process may just make it
             raise InputError(f"{out} exists and is not a folder of trajstitch bench; choose another name")
         write_json(out / _FILE, asked)
         return
@@ -116,6 +122,11 @@ def open_folder(out: Path, grid: Grid) -> None:
     grown = {name: _merged(held[name], asked[name]) for name in _GROWS}
     if asked | grown != json.loads(json.dumps(held)):
         write_json(out / _FILE, asked | grown)
+
+
+def _is_empty(out: Path) -> bool:
+    """Whether a folder has no files but hidden ones, such as those that are being written."""
+    return out.is_dir() and all(file.name.startswith(".") for file in out.iterdir())
 
 
 def _merged(held: Any, asked: Any) -> Any:

@@ -18,6 +18,7 @@ from trajstitch.bench.tables import (
     Table,
     Which,
     aggregate_table,
+    by_iteration,
     cell_table,
     data_table,
     estimate,
@@ -107,6 +108,7 @@ def page(results: Results) -> str:
     )
     sections = []
     with plot_style():
+        sections.append(_iterations(results))
         for which in WHICH:
             sections += [_section(score_table(results, which)), _aggregates(results, which)]
             sections += [_improvements(results, which), _profiles(results, which)]
@@ -180,6 +182,38 @@ def _profiles(results: Results, which: Which) -> str:
             html.figure(escape(title(method)), picture, "Teal: this method, with its 95% interval. Grey: BC.")
         )
     return html.section(escape(table.title), escape(table.reading), html.grid(items, "thirds"))
+
+
+def _iterations(results: Results) -> str:
+    """Return two plots per data set: scores and the data's return after each stitching iteration."""
+    items = []
+    for data in results.grid.data:
+        if not (points := by_iteration(results, data)):
+            continue
+        at = [iteration for iteration, *_ in points]
+        scores, returns = [one for _, one, _ in points], [mean for *_, mean in points]
+
+        def draw_scores(ax: Axes, at: Any = at, scores: Any = scores) -> None:
+            ax.fill_between(
+                at, [x.low for x in scores], [x.high for x in scores], color=NEW, alpha=0.18, linewidth=0
+            )
+            ax.plot(at, [x.value for x in scores], color=NEW, linewidth=1.8, marker="o", markersize=4)
+
+        def draw_returns(ax: Axes, at: Any = at, returns: Any = returns) -> None:
+            ax.plot(at, returns, color=OLD, linewidth=1.8, marker="o", markersize=4)
+
+        name = escape(data)
+        items += [
+            html.figure(name, plot(draw_scores, "score", "iteration"), "Score of clones, with its 95% interval."),
+            html.figure(
+                name, plot(draw_returns, "mean return", "iteration"), "Return of the data that are cloned."
+            ),
+        ]
+    reading = (
+        "What policies earn and what the stitched data promise after each iteration; 0 is the recorded data. If "
+        "the second curve rises and the first does not, the models promise what the simulator does not keep."
+    )
+    return html.section("By iteration", reading, html.grid(items)) if items else ""
 
 
 def _at_thresholds(scores: Any) -> Any:

@@ -317,6 +317,20 @@ def _stitched_return(results: Results, method: str, data: str) -> str:
     return _plus_minus([facts["return_mean"] for facts in found]) if found else MISSING
 
 
+def by_iteration(results: Results, data: str) -> list[tuple[int, Estimate, float]]:
+    """Return the last score and the data's mean return after each iteration; 0 is BC on recorded data."""
+    found = []
+    for method in results.methods:
+        iteration = 0 if method == "bc" else RECIPES[method].iterations
+        runs = results.runs(method, data, "last")
+        if iteration is None or not runs:
+            continue
+        records = [results.records[cell] for cell in results.of(method, data) if cell in results.records]
+        facts = [record["stitched" if iteration else "data"]["return_mean"] for record in records]
+        found.append((iteration, estimate(mean, np.array(runs)[:, None]), float(np.mean(facts))))
+    return found if any(iteration for iteration, *_ in found) else []
+
+
 def failure_table(results: Results) -> Table:
     """Return the cells that could not be finished, and why."""
     rows = [[cell.data, cell.name.partition("/")[2], why] for cell, why in results.failures.items()]
