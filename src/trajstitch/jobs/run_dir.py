@@ -190,10 +190,11 @@ class Run:
     def load_state(self, like: Any) -> Any:
         """Return the stored training state, or `like` (the fresh one) if there is none of this run."""
         leaves, structure = jax.tree.flatten(like)
+        identity = self.identity  # asked for before reading, as it is not the state's fault if there is none
 
         def read(file: Path) -> Any:
             arrays = read_arrays(file)
-            check_owner(json.loads(str(arrays[INFO])).get("run"), self.identity)
+            check_owner(json.loads(str(arrays[INFO])).get("run"), identity)
             stored = [arrays[f"leaf{i}"] for i in range(len(leaves))]
             if [array.shape for array in stored] != [leaf.shape for leaf in leaves]:
                 raise InputError("its arrays do not have the shapes of this method's")
@@ -203,15 +204,15 @@ class Run:
 
     def prepared(self, prepare: Callable[[], Any]) -> Any:
         """Return what `prepare` makes: call it the first time and store the result, later read it back."""
-        file = self.path / "prepared.npz"
+        file, identity = self.path / "prepared.npz", self.identity
 
         def read(file: Path) -> Any:
-            check_owner(read_note(file), self.identity)
+            check_owner(read_note(file), identity)
             return restore(file)
 
         made = read_stored(file, read, None)
         if made is None and (made := prepare()) is not None:
-            store(made, file, self.identity)
+            store(made, file, identity)
         return made
 
     def forget_state(self) -> None:
