@@ -102,8 +102,8 @@ def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock)
             stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
             if recipe.iterations is not None:
                 stitched = _after(data, config, recipe.iterations, folder / kind, cell.stitch_seed)
-        whole = plan is None or recipe.weigh or recipe.method != "bc"  # a plan is for plain cloning
-        cloned = stitched if whole or plan is None else plan
+        plainly = recipe.method == "bc" and not recipe.weigh  # what a plan is for
+        cloned = plan if plan is not None and plainly else stitched
     if recipe.weigh:
         critics = folder / (f"{kind}.weigh" if kind else "weigh")
         with waiting_for(critics), clock.timing("weigh"):

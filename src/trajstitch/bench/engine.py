@@ -35,23 +35,23 @@ def run_local(
         grid: the sizes.
         cells: what to run.
         workers: processes; as many as there are cores unless given. With one, everything runs in this process.
-        tell: called after every cell.
+        tell: called after every cell; what was finished before does not count, so that the time left is right.
     """
     left = [cell for cell in cells if not record_path(out, cell).exists()]
     for name in dict.fromkeys(cell.data for cell in left):
         if not (out / "data" / name / "data.traj").exists():
             check_available(name, shared)
     workers = min(len(left), _cores() if workers is None else workers)
-    failures, done = Failures(), len(cells) - len(left)
+    failures = Failures()
     ended = (
         _one_by_one(out, shared, grid, left) if workers < 2 else _side_by_side(out, shared, grid, left, workers)
     )
-    for cell, why in ended:
-        done += 1
+    tell(0, len(left), "")
+    for done, (cell, why) in enumerate(ended, 1):
         if why is not None:
             failures[cell.name] = why
             write_text(failure_path(out, cell), f"{why}\n")
-        tell(done, len(cells), f"{cell.name} {'done' if why is None else 'failed'}")
+        tell(done, len(left), f"{cell.name} {'done' if why is None else 'failed'}")
     return failures
 
 

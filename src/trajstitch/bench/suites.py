@@ -96,11 +96,28 @@ class Preset:
 
 
 _FEW = Fit(20, 16, 1e-3)
-_WORLD = {"rollouts": 8, "rollout_interval": 10, "world_steps": 20, "world_width": 8}
-_PLANNED = {"members": 2, "width": 8, "plan_horizon": 2, "samples": 4}
-_DIFFUSED = {"plan_horizon": 4, "diffusion_steps": 2, "samples": 2, "width": 8, "depth": 2, "guide_stop": 1}
+_SMALL = {"width": 8, "depth": 1}
+_WORLD = {
+    **_SMALL,
+    "world_depth": 1,
+    "rollout_steps": 2,
+    "rollouts": 8,
+    "rollout_interval": 10,
+    "world_steps": 20,
+    "world_width": 8,
+}
+_PLANNED = {**_SMALL, "members": 2, "plan_horizon": 2, "samples": 4}
+_DIFFUSED = {
+    "plan_horizon": 4,
+    "diffusion_steps": 2,
+    "samples": 2,
+    "width": 8,
+    "depth": 2,
+    "blocks": 1,
+    "guide_stop": 1,
+}
 PRESET: dict[str, Preset] = {
-    # Says only that everything runs: seconds on two cores.
+    # Says only that everything runs: most of the time is compiling.
     "tiny": Preset(
         Improve(
             iterations=2,
@@ -111,12 +128,12 @@ PRESET: dict[str, Preset] = {
             world=DynamicsConfig(members=2, elites=2, width=8, fit=_FEW),
             reach=ReachConfig(nearest=8),
         ),
-        Weigh(members=2, width=8, fit=_FEW),
+        Weigh(members=2, width=8, depth=1, fit=_FEW),
         {
-            **{name: {"width": 8} for name in ("bc", "percent-bc", "iql", "td3bc", "td3tsbc", "cql")},
-            "weighted-bc": {"width": 8, "value_steps": 20},
-            "mopo": {"width": 8, **_WORLD},
-            "morel": {"width": 8, **_WORLD},
+            **{name: _SMALL for name in ("bc", "percent-bc", "iql", "td3bc", "td3tsbc", "cql")},
+            "weighted-bc": {**_SMALL, "value_steps": 20},
+            "mopo": _WORLD,
+            "morel": _WORLD,
             "mbop": _PLANNED,
             "tsmbop": _PLANNED,
             "diffuser": _DIFFUSED,
