@@ -129,7 +129,7 @@ class _Condition:
         if token[0].isdigit() or token[0] == ".":
             return np.full(len(self._episodes), float(token))
         if token in ("true", "false"):
-            return np.full(len(self._episodes), float(token == "true"))
+            return np.full(len(self._episodes), float(token == "true"))  # noqa: S105
         return self._column(token)
 
     def _column(self, name: str) -> Any:
