@@ -455,3 +455,20 @@ def test_a_truncated_weight_file(tmp_path, data):
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(InputError, match=r"weight.npy is truncated"):
         load(tmp_path / "x.traj")
+
+
+def test_files_that_only_look_like_d4rl_get_a_sentence_with_a_remedy(tmp_path: Path, data: Dataset) -> None:
+    """Dict observations, and demonstrations without rewards."""
+    parts = tmp_path / "parts.hdf5"
+    with h5py.File(parts, "w") as file:
+        file["observations/camera"] = np.zeros((3, 8, 8, 3), np.uint8)
+        file["observations/goal"] = np.zeros((3, 2), np.float32)
+    with pytest.raises(
+        InputError, match="observations holds camera, goal, not one array; put its arrays side by side"
+    ):
+        load(parts)
+    save(data, tmp_path / "whole.hdf5")
+    with h5py.File(tmp_path / "whole.hdf5", "a") as file:
+        del file["rewards"]
+    with pytest.raises(InputError, match="'rewards' is missing.*where there are none, add zeros"):
+        load(tmp_path / "whole.hdf5")

@@ -41,6 +41,10 @@ def read(path: Path, episode_horizon: int | None = None, usual_horizon: int | No
 
     with open_hdf5(path) as file:
         found = {name: file.get(name) for name in REQUIRED + OPTIONAL}
+        for name, group in found.items():
+            if isinstance(group, h5py.Group):  # Dict observations, as of goals or cameras
+                parts = ", ".join(sorted(group)) or "nothing"
+                raise InputError(f"{name} holds {parts}, not one array; put its arrays side by side, [N, size]")
         arrays = {name: array for name, array in found.items() if isinstance(array, h5py.Dataset)}
         seam_arrays = dict(file["seams"].items()) if "seams" in file else {}
         check_arrays(path, {**arrays, **seam_arrays})
@@ -155,7 +159,8 @@ def _check_table(table: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the arrays in their expected shapes and dtypes, all of one length and with finite numbers."""
     for name in REQUIRED:
         if name not in table:
-            raise InputError(f"the key {name!r} is missing; a D4RL file needs {', '.join(REQUIRED)}")
+            hint = ": where there are none, add zeros" if name == "rewards" else ""
+            raise InputError(f"the key {name!r} is missing; a D4RL file needs {', '.join(REQUIRED)}{hint}")
     names = [name for name in REQUIRED + OPTIONAL if name in table and name != GOAL]
     checked = {name: _check_array(name, table[name]) for name in names}
     steps = len(checked["actions"])
