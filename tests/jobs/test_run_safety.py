@@ -184,6 +184,16 @@ def test_a_damaged_stage_is_named_set_aside_and_made_again(stage, damage, tmp_pa
     assert file.read_bytes() == whole
 
 
+def test_a_pipe_in_the_place_of_a_stage_is_not_waited_for(stage, tmp_path, caplog):
+    stage()
+    file = tmp_path / "stages" / "graph.npz"
+    file.unlink()
+    os.mkfifo(file)
+    assert stage() == ([0, 1, 2], True)
+    assert "this is a pipe or a device" in caplog.text
+    assert file.is_file()
+
+
 def test_a_state_of_another_run_is_not_used(tmp_path, caplog):
     fresh, trained = {"w": jnp.zeros(3)}, {"w": jnp.ones(3)}
     run = Run.open(tmp_path / "a", SETTINGS)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, place
-from trajstitch.storage.archive import INFO, read_arrays, reading, write_arrays
+from trajstitch.storage.archive import INFO, check_file, read_arrays, reading, write_arrays
 from trajstitch.storage.atomic import check_apart, json_text, remove, write_json, write_json_lines
 from trajstitch.storage.lock import NAME as LOCK
 from trajstitch.storage.lock import holding
@@ -249,6 +249,7 @@ def read_stored(file: Path, read: Callable[[Path], T], default: T) -> T:
     if not file.exists():
         return default
     try:
+        check_file(file)  # a pipe would be waited for
         return read(file)
     except MemoryError:
         raise
