@@ -69,6 +69,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
     print(f"{name}: world model, {time.monotonic() - begin:.0f} s", flush=True)
     policies = train_policies(config, data, args.seeds, prepared)
     entry: dict[str, Any] = {"policy": score(policies, data, args.episodes), "clone": [], "imagined": []}
+    print(f"{name}: policies {np.mean(entry['policy'], 1).round(1).tolist()}", flush=True)
     model = ActionDynamics(prepared)
     for seed in range(args.seeds):
         own = Models(world=model, policy=acting(pick(policies, seed)))

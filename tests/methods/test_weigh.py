@@ -17,7 +17,16 @@ from trajstitch.errors import InputError
 from trajstitch.jobs import weigh as weighing
 from trajstitch.jobs.weigh import weigh, weigh_run
 from trajstitch.methods.iql import advantage_of, scaled_steps
-from trajstitch.methods.weigh import Appraisal, Weigh, appraise, outcomes, start_critics, temperature_for, weigh_by
+from trajstitch.methods.weigh import (
+    Appraisal,
+    Weigh,
+    appraise,
+    outcomes,
+    start_critics,
+    temperature_for,
+    weigh_by,
+    worths,
+)
 from trajstitch.models.world_model import split_steps
 from trajstitch.training.loop import Fit
 from trajstitch.training.networks import pick
@@ -89,14 +98,28 @@ def test_the_outcome_is_a_plain_sum():
     np.testing.assert_allclose(outcomes(data, value, config), plain, rtol=1e-5)
 
 
+def test_the_worth_of_a_trajectory_is_its_return_and_its_cut_end():
+    """In thousandths of the spread of returns, which is 5; a real end is worth nothing more."""
+    rewards, ended = ([1.0, 2.0], [-2.0], [0.5, 0.5, -1.0]), (True, False, False)
+    data = from_trajectories(
+        [
+            Trajectory(np.zeros((len(r) + 1, 1)), np.zeros((len(r), 1)), np.array(r), terminal=end)
+            for r, end in zip(rewards, ended, strict=True)
+        ]
+    )
+    value = np.array([9, 9, 70, 9, 10, 9, 9, 9, -30.0])  # by row: each trajectory has one more than steps
+    np.testing.assert_allclose(worths(data, value), [3 * 200, -2 * 200 + 10, 0 - 30], rtol=1e-6)
+
+
 def test_weights_by_hand():
-    """e^score of mean advantage and outcome, each in units of its std; the best thousandth counts alike."""
+    """e^score of advantage, outcome and worth, each in units of its std; the best thousandth counts alike."""
     data = drift(10, 6)
     rng = np.random.default_rng(0)
     appraisal = Appraisal(rng.normal(size=(2, 60)).astype("f4"), rng.normal(size=70).astype("f4"))
     config = Weigh(temperature=1.5)
-    advantage, outcome = appraisal.advantage.mean(0), outcomes(data, appraisal.value.astype(float), config)
-    score = advantage / advantage.std() + outcome / outcome.std()
+    value = appraisal.value.astype(float)
+    parts = appraisal.advantage.mean(0), outcomes(data, value, config), np.repeat(worths(data, value), 6)
+    score = sum(part / part.std() for part in parts)
     weight = np.exp(1.5 * np.minimum(score, np.quantile(score, 0.999)))
     np.testing.assert_allclose(weigh_by(data, appraisal, config).weight, weight / weight.mean(), rtol=1e-4)
 

@@ -2,13 +2,15 @@
 
     A(s, a) = min Q(s, a) - V(s)                       what the action is worth, by IQL's critics and values
     G_t     = Σ_k (γλ)^k·(r + γ·V(s') - V(s))_{t+k}    what came of it, as recorded
-    score   = A/std(A) + G/std(G)
+    R       = Σ r over the whole trajectory, + V(s') where it was cut
+    score   = A/std(A) + G/std(G) + R/std(R)
     weight  = e^(temperature · score)                  then scaled to mean 1
 
 A sees what the action does on average, also where its own trajectory had bad luck, but single actions matter
-little and critics are noisy. G sees a whole stretch that went well. Both are means over several members, which
-differ in their first weights and batches: steps that one member flatters by chance would be drawn a hundred times
-as often. Critics and values are learned in-sample, by an expectile, so no action outside the data is ever valued.
+little and critics are noisy. G sees a stretch that went well, R a whole trajectory that did, for reasons too slow
+to show in either. A and the values are means over several members, which differ in their first weights and
+batches: steps that one member flatters by chance would be drawn a hundred times as often. Critics and values are
+learned in-sample, by an expectile, so no action outside the data is ever valued.
 
 The temperature is chosen so that the weights are worth a given share of the steps; so the units of rewards do not
 matter, nor how much good and bad steps differ. Scores above their 99.9% quantile count as that.
@@ -179,8 +181,9 @@ def _advantages(model: Values, obs: Array, action: Array) -> Array:
 def weigh_by(data: Dataset, appraisal: Appraisal, config: Weigh) -> Dataset:
     """Return the data with the weights that follow from an appraisal."""
     critics = appraisal.advantage.mean(0, dtype=np.float64)
-    outcome = outcomes(data, appraisal.value.astype(np.float64), config)
-    score = _in_stds(critics) + _in_stds(outcome)
+    value = appraisal.value.astype(np.float64)
+    whole = np.repeat(worths(data, value), data.length)
+    score = _in_stds(critics) + _in_stds(outcomes(data, value, config)) + _in_stds(whole)
     score = np.minimum(score - np.quantile(score, _CLIP), 0)
     if (temperature := config.temperature) is None:
         temperature = temperature_for(score, config.effective_share)
@@ -195,6 +198,13 @@ def outcomes(data: Dataset, value: NDArray[np.float64], config: Weigh) -> NDArra
     following = np.append(np.arange(1, data.transitions + 1), data.transitions)
     following[data.start[1:] - 1] = data.transitions  # after the last step of a trajectory nothing is gained
     return discounted_sums(np.append(gain, 0.0), following, config.discount * config.gae_lambda)[:-1]
+
+
+def worths(data: Dataset, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute R [M]: the return of each trajectory, with the value of its last state where it was cut."""
+    table, last = scaled_steps(data), data.start[1:] - 1
+    ends: NDArray[np.float64] = value[data.row[last] + 1] * (1 - table["done"][last])
+    return ends + np.add.reduceat(table["reward"].astype(np.float64), data.start[:-1])
 
 
 def temperature_for(score: NDArray[np.float64], share: float) -> float:
