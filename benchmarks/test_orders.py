@@ -2,8 +2,8 @@
 
     python -m benchmarks.test_orders --orders 3 --out results/test_orders.json
 
-Each module of tests runs in a process of its own; then all tests in reverse, and in random orders of the modules and of
-the tests inside each. What a process ended with is recorded, and the tests that failed are named.
+Each module of tests runs in a process of its own; then all tests in reverse, and in random orders of the modules
+and of the tests inside each. What a process ended with is recorded, and the tests that failed are named.
 """
 
 from __future__ import annotations
