@@ -8,6 +8,9 @@ from __future__ import annotations
 import importlib
 
 from trajstitch.version import __version__
+from trajstitch.xla import avoid_wrong_sums
+
+avoid_wrong_sums()
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:  # "X as X" tells type checkers that X is public

@@ -13,6 +13,7 @@ import sys
 from trajstitch.cli.signals import watch
 from trajstitch.errors import InputError, InvariantError, unknown
 from trajstitch.version import __version__
+from trajstitch.xla import use_one_thread
 
 TYPE_CHECKING = False  # as in `typing`; what is imported here comes before Ctrl-C is heard, so it is little
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def _run(arguments: list[str]) -> int:
         command = parse(arguments)
         if command.seed < 0:
             raise InputError(f"--seed must be at least 0, not {command.seed}")
+        if command.one_thread:
+            use_one_thread()
         result = command.run()
     except InputError as error:
         print(f"trajstitch: {error}", file=sys.stderr)

@@ -39,6 +39,8 @@ class Command(ABC):
     """Print the result as one line of JSON at the end."""
     quiet: bool = False
     """Print no progress, tables or messages."""
+    one_thread: bool = False
+    """Let XLA use one thread, so that the bytes are the same on any number of cores."""
 
     @abstractmethod
     def run(self) -> dict[str, Any]:
