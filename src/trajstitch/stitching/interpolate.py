@@ -35,17 +35,17 @@ def choose_apart(tried: Array, action: Array, there: Array, many: int) -> tuple[
 
     Return their columns [B, many], and which of these there are.
     """
-    place = jnp.arange(action.shape[1])
-    apart = jnp.where(there, _squared(action, tried).min(1), -1.0)
+    apart = jnp.square(action[:, :, None] - tried[:, None]).sum(-1).min(-1)
+    apart = jnp.where(there, apart, -1.0)
     columns, real = [], []
     for _ in range(many):
-        most = apart.max(1, keepdims=True)
-        column = jnp.where(apart == most, place, -1).max(1, keepdims=True)  # faster here than argmax
-        picked = jnp.where((place == column)[..., None], action, 0.0).sum(1, keepdims=True)
-        apart = jnp.where(place == column, -1.0, jnp.minimum(apart, _squared(action, picked)[:, 0]))
+        column = apart.argmax(1)
+        picked = jnp.take_along_axis(action, column[:, None, None], 1)
         columns.append(column)
-        real.append(most >= 0)
-    return jnp.concatenate(columns, 1), jnp.concatenate(real, 1)
+        real.append(jnp.take_along_axis(apart, column[:, None], 1)[:, 0] >= 0)
+        apart = jnp.minimum(apart, jnp.square(action - picked).sum(-1))
+        apart = jnp.where(jnp.arange(action.shape[1]) == column[:, None], -1.0, apart)
+    return jnp.stack(columns, 1), jnp.stack(real, 1)
 
 
 @jax.jit
@@ -57,28 +57,24 @@ def interpolate(tries: Tries, action: Array) -> tuple[Array, Array, Array]:
     first = tries.action[:, :1]
     known, asked = tries.action - first, action - first
     answer = jnp.where(tries.there[..., None], tries.answer - tries.answer[:, :1], 0.0)
+    between = _kernel(known, known)
     loose = jnp.where(tries.there, _NUGGET, _UNKNOWN)
-    inverse = _inverse(_kernel(known, known) + loose[:, :, None] * jnp.eye(known.shape[1]))
+    inverse = _inverse(between + loose[:, :, None] * jnp.eye(known.shape[1]))
     to_known = _kernel(asked, known)
-    weight = jnp.einsum("bij,bjk->bik", inverse, to_known)
+    weight = jnp.einsum("bkj,bji->bki", to_known, inverse)
     own = 1.0 + _LINEAR * jnp.square(asked).sum(-1)
-    variance = jnp.maximum(own - (weight * to_known).sum(1), 0.0)
+    variance = jnp.maximum(own - (weight * to_known).sum(-1), 0.0)
     free = jnp.maximum(tries.there.sum(1) - 1 - known.shape[2], 1)
     size = jnp.einsum("bjc,bji,bic->bc", answer, inverse, answer) / free[:, None]
-    found = tries.answer[:, :1] + jnp.einsum("bjk,bjc->bkc", weight, answer)
+    found = tries.answer[:, :1] + jnp.einsum("bki,bic->bkc", weight, answer)
     return found, jnp.sqrt(variance), jnp.sqrt(jnp.maximum(size, 0.0))
 
 
 def _kernel(one: Array, other: Array) -> Array:
-    """Return the covariances [B, J, K] of actions [B, K, A] and [B, J, A]."""
-    far = jnp.sqrt(3.0 * _squared(one, other) + 1e-12) / _LENGTH
-    return (1.0 + far) * jnp.exp(-far) + _LINEAR * jnp.einsum("bka,bja->bjk", one, other)
-
-
-def _squared(one: Array, other: Array) -> Array:
-    """Return the squared distances [B, J, K] of actions [B, K, A] and [B, J, A]; the many come last."""
-    columns = range(one.shape[2])
-    return sum((jnp.square(one[:, None, :, a] - other[:, :, None, a]) for a in columns), jnp.zeros(()))
+    """Return the covariances [B, K, J] of actions [B, K, A] and [B, J, A]."""
+    apart = jnp.square(one[:, :, None] - other[:, None]).sum(-1)
+    far = jnp.sqrt(3.0 * apart + 1e-12) / _LENGTH
+    return (1.0 + far) * jnp.exp(-far) + _LINEAR * jnp.einsum("bka,bja->bkj", one, other)
 
 
 def _inverse(matrix: Array) -> Array:

@@ -10,10 +10,10 @@ edge is kept where it is below a tolerance, which follows from the same error of
 
 f is linearised once per state, around the recorded action (differences over a tenth of the action range). That
 gives the action for every candidate and rules most candidates out; the others are tried in the ensemble itself,
-and corrected once more where they miss. It is Gauss-Newton with one Jacobian for all candidates of a state. Of
-many candidates only some are tried, and between these the answers are interpolated (interpolate.py): a landing
-error then counts with its doubt added, and where the doubt leaves open on which side of the tolerance it is, that
-candidate is tried too.
+and corrected once more where they miss. It is Gauss-Newton with one Jacobian for all candidates of a state. Where a
+state has many candidates, only some are tried, and between these the answers are interpolated (interpolate.py):
+a landing error counts with its doubt added, and where the doubt leaves open which side of the tolerance it is on,
+that candidate is tried too.
 
 Candidates must spread. In dense data the k nearest states of a state are all in one spot, and a choice among them
 has no direction. So landing states are thinned to a net, one state for every cell of a grid, and the candidates of
@@ -45,7 +45,7 @@ from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
 _BLOCK = 1024  # states linearised per call
 _TRIES = 1024  # candidates tried in the ensemble per call
-_APART = 2  # candidates of a state per dimension of the action, tried before the others are interpolated
+_APART = 8  # candidates of a state that are tried before the others are interpolated
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
 _RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
@@ -202,7 +202,7 @@ class ReachFinder:
         miss, action = _misses(line, goal, self.box)
         hopeful = (shown >= 0) & (np.asarray(miss) < _HOPEFUL[0] * self.tolerance)
         found = Found(*(np.full(shown.shape, np.inf, np.float32) for _ in Found._fields))
-        if shown.shape[1] > _APART * self.data.action_dim:
+        if shown.shape[1] > _APART:
             tries = self._try_apart(found, line, source, shown, action, hopeful)
             hopeful = self._interpolate(found, line, tries, goal, action, hopeful)
         self._try_all(found, line, source, shown, *np.nonzero(hopeful))
@@ -214,8 +214,8 @@ class ReachFinder:
         self, found: Found, line: Line, source: Int, shown: NDArray[np.int32], action: Array, hopeful: Bool
     ) -> Tries:
         """Try hopeful candidates whose actions are far apart; return all actions tried in each state."""
-        half, many = _half(self.box), _APART * self.data.action_dim
-        column, there = map(np.asarray, choose_apart(line.tries.action, action / half, hopeful, many))
+        half = _half(self.box)
+        column, there = map(np.asarray, choose_apart(line.tries.action, action / half, hopeful, _APART))
         pair, rank = np.nonzero(there)
         outcome = self._try_all(found, line, source, shown, pair, column[pair, rank])
         acted = np.zeros((*column.shape, self.data.action_dim), np.float32)
@@ -347,7 +347,7 @@ class Line(NamedTuple):
 
 @jax.jit
 def _linearised(place: Array, reward: Array, tried: Array, shift: Array, box: tuple[Array, Array]) -> Line:
-    """Return the linear model from next states [1 + A, E, B, S] of actions, then shifted in each dimension."""
+    """Return the linear model from next states [1 + A, E, B, S]: of the actions, then shifted in each dimension."""
     mean, variance, action = place.mean(1), jax.vmap(_variance)(place), tried[0]
     answer = jnp.concatenate([mean, variance[..., None], reward.mean(1)[..., None]], -1)
     there = jnp.ones(tried.shape[:2], bool)
