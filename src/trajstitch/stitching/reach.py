@@ -10,10 +10,7 @@ edge is kept where it is below a tolerance, which follows from the same error of
 
 f is linearised once per state, around the recorded action (differences over a tenth of the action range). That
 gives the action for every candidate and rules most candidates out; the others are tried in the ensemble itself,
-and corrected once more where they miss. It is Gauss-Newton with one Jacobian for all candidates of a state. Where a
-state has many candidates, only some are tried, and between these the answers are interpolated (interpolate.py):
-a landing error counts with its doubt added, and where the doubt leaves open which side of the tolerance it is on,
-that candidate is tried too.
+and corrected once more where they miss. It is Gauss-Newton with one Jacobian for all candidates of a state.
 
 Candidates must spread. In dense data the k nearest states of a state are all in one spot, and a choice among them
 has no direction. So landing states are thinned to a net, one state for every cell of a grid, and the candidates of
@@ -36,16 +33,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset, Float, Int, Spread
+from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
-from trajstitch.stitching.interpolate import Tries, choose_apart, interpolate
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
-_BLOCK = 1024  # states linearised per call
-_TRIES = 1024  # candidates tried in the ensemble per call
-_APART = 8  # candidates of a state that are tried before the others are interpolated
+_BLOCK = 4096  # states linearised per call
+_TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
 _RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
@@ -196,54 +191,14 @@ class ReachFinder:
 
     def _edges(self, source: Int, target: Int) -> tuple[Int, tuple[NDArray[Any], ...], int]:
         """Return the edges of a block of pairs: how many each has, their columns, and how many candidates had."""
-        shown = _padded(self.candidates(source, target))
+        shown = self.candidates(source, target)
         line = self._line(source)
-        goal = jnp.asarray(self.place[shown])
-        miss, action = _misses(line, goal, self.box)
-        hopeful = (shown >= 0) & (np.asarray(miss) < _HOPEFUL[0] * self.tolerance)
-        found = Found(*(np.full(shown.shape, np.inf, np.float32) for _ in Found._fields))
-        if shown.shape[1] > _APART:
-            tries = self._try_apart(found, line, source, shown, action, hopeful)
-            hopeful = self._interpolate(found, line, tries, goal, action, hopeful)
-        self._try_all(found, line, source, shown, *np.nonzero(hopeful))
-        good = found.error < self.tolerance
-        columns = shown[good], self.tolerance - found.error[good], found.spread[good], found.reward[good]
-        return good.sum(1)[: len(source)], columns, int((shown >= 0).sum())
-
-    def _try_apart(
-        self, found: Found, line: Line, source: Int, shown: NDArray[np.int32], action: Array, hopeful: Bool
-    ) -> Tries:
-        """Try hopeful candidates whose actions are far apart; return all actions tried in each state."""
-        half = _half(self.box)
-        column, there = map(np.asarray, choose_apart(line.tries.action, action / half, hopeful, _APART))
-        pair, rank = np.nonzero(there)
-        outcome = self._try_all(found, line, source, shown, pair, column[pair, rank])
-        acted = np.zeros((*column.shape, self.data.action_dim), np.float32)
-        answer = np.zeros((*column.shape, self.data.obs_dim + 2), np.float32)
-        acted[pair, rank] = outcome.action / np.asarray(half)
-        answer[pair, rank] = np.column_stack([outcome.mean, outcome.spread**2, outcome.reward])
-        more = Tries(acted, answer, there)
-        return Tries(*(jnp.concatenate([one, other], 1) for one, other in zip(line.tries, more, strict=True)))
-
-    def _interpolate(
-        self, found: Found, line: Line, tries: Tries, goal: Array, action: Array, hopeful: Bool
-    ) -> Bool:
-        """Judge the hopeful candidates that were not tried, between those that were; return whom to try too."""
-        open_ = hopeful & ~np.isfinite(found.error)
-        judged = _interpolated(line, tries, goal, action, self.box, self.tolerance)
-        *between, sure, unsure = map(np.asarray, judged)
-        for new, old in zip(between, found, strict=True):
-            np.copyto(old, new, where=open_ & sure)
-        return open_ & unsure
-
-    def _try_all(
-        self, found: Found, line: Line, source: Int, shown: NDArray[np.int32], pair: Int, column: Int
-    ) -> Outcome:
-        """Try these candidates, and fill in what is found."""
-        outcome = self._aim(line, source, pair, shown[pair, column])
-        for name, values in found._asdict().items():
-            values[pair, column] = getattr(outcome, name)
-        return outcome
+        pair, column = np.nonzero(self._hopeful(line, shown))
+        landing = shown[pair, column]
+        aim = self._aim(line, source, pair, landing)
+        good = aim.error < self.tolerance
+        columns = landing[good], self.tolerance - aim.error[good], aim.spread[good], aim.reward[good]
+        return np.bincount(pair[good], minlength=len(shown)), columns, int((shown >= 0).sum())
 
     # -- aiming ------------------------------------------------------------------------------------------------
 
@@ -254,8 +209,9 @@ class ReachFinder:
         found = [_no_aim(self.data.action_dim)]
         for part in _parts(len(rows), _BLOCK):
             edges = slice(*np.searchsorted(pair, [part.start, part.stop]))
-            some = rows[part], pair[edges] - part.start, landing[order[edges]]
-            found.append(Aim(*self._aim(self._line(rows[part]), *some)[:4]))
+            found.append(
+                self._aim(self._line(rows[part]), rows[part], pair[edges] - part.start, landing[order[edges]])
+            )
         back = np.argsort(order)
         return Aim(*(np.concatenate(column)[back] for column in zip(*found, strict=True)))
 
@@ -267,12 +223,21 @@ class ReachFinder:
         shift = np.where(action > (low + high) / 2, -_SHIFT, _SHIFT) * (high - low)
         shift = shift.astype(np.float32)
         moved = action + np.eye(len(low), dtype=np.float32)[:, None] * shift
-        tried = np.stack([action, *moved])
-        place, reward = map(jnp.stack, zip(*(self._predict(row, one) for one in tried), strict=True))
+        first, *others = (self._predict(row, one)[0] for one in (action, *moved))
+        mean = jnp.stack([first.mean(0), *(one.mean(0) for one in others)])
         # A constant action is not moved: its slope is 0, so that no part of the change is left to it.
-        return _linearised(place, reward, tried, np.where(high > low, shift, np.float32(1)), self.box)
+        return _linearised(mean, _variance(first), action, np.where(high > low, shift, np.float32(1)))
 
-    def _aim(self, line: Line, source: Int, pair: Int, landing: NDArray[Any]) -> Outcome:
+    def _hopeful(self, line: Line, shown: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether the linear model reaches the candidates [B, K] about as well as the tolerance demands."""
+        rows, columns = shown.shape
+        padded = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)  # so that few shapes are compiled
+        padded[:rows, :columns] = shown
+        miss = _misses(line, self.place[padded], self.box)
+        hopeful = (padded >= 0) & (np.asarray(miss) < _HOPEFUL[0] * self.tolerance)
+        return hopeful[:rows, :columns]
+
+    def _aim(self, line: Line, source: Int, pair: Int, landing: NDArray[Any]) -> Aim:
         """Return the aims of edges [X] of a block; `pair` [X] is the place of their source in the block."""
         best = self._try(line, source, pair, landing, None)
         again = np.flatnonzero((best.error >= self.tolerance) & (best.error < _HOPEFUL[1] * self.tolerance))
@@ -282,7 +247,7 @@ class ReachFinder:
             better = other.error < best.error[again]
             for new, old in zip(other, best, strict=True):
                 old[again[better]] = new[better]
-        return best
+        return Aim(*best[:4])
 
     def _try(
         self, line: Line, source: Int, pair: Int, landing: NDArray[Any], tried: tuple[Float, Float] | None
@@ -326,14 +291,6 @@ class Outcome(NamedTuple):
     mean: Float  # [X, S], in typical steps
 
 
-class Found(NamedTuple):
-    """What is known of candidates [B, K]; inf where nothing is."""
-
-    error: Float
-    spread: Float
-    reward: Float
-
-
 class Line(NamedTuple):
     """The model around the recorded actions of a block of B states, in typical steps."""
 
@@ -342,67 +299,29 @@ class Line(NamedTuple):
     slope: Array  # [B, S, A] its change with the action
     inverse: Array  # [B, A, S] least squares: the change of the action for a change of the next state
     action: Array  # [B, A]
-    tries: Tries  # the actions it follows from; answers are the next state, the variance and the reward
 
 
 @jax.jit
-def _linearised(place: Array, reward: Array, tried: Array, shift: Array, box: tuple[Array, Array]) -> Line:
-    """Return the linear model from next states [1 + A, E, B, S]: of the actions, then shifted in each dimension."""
-    mean, variance, action = place.mean(1), jax.vmap(_variance)(place), tried[0]
-    answer = jnp.concatenate([mean, variance[..., None], reward.mean(1)[..., None]], -1)
-    there = jnp.ones(tried.shape[:2], bool)
-    tries = Tries(*(one.swapaxes(0, 1) for one in (tried / _half(box), answer, there)))
+def _linearised(mean: Array, variance: Array, action: Array, shift: Array) -> Line:
+    """Return the linear model from next states [1 + A, B, S]: of the actions, then shifted in each dimension."""
     slope = (mean[1:] - mean[0]).transpose(1, 2, 0) / shift[:, None]
     square = jnp.einsum("bsa,bsc->bac", slope, slope)
     size = jnp.trace(square, axis1=1, axis2=2)[:, None, None] / action.shape[1]
     ridge = jnp.where(size > 0, _RIDGE * size, 1.0) * jnp.eye(action.shape[1])
-    inverse = jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1))
-    return Line(mean[0], variance[0], slope, inverse, action, tries)
+    return Line(mean[0], variance, slope, jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1)), action)
 
 
 @jax.jit
-def _misses(line: Line, goal: Array, box: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Return the landing error at goals [B, K, S] by the linear model, and its best action within the range.
+def _misses(line: Line, goal: Array, box: tuple[Array, Array]) -> Array:
+    """Return the landing error at goals [B, K, S] by the linear model, with the best action within its range.
 
     As if the members disagreed as much about this action as they do about the recorded one.
     """
     away = goal - line.mean[:, None]
-    action, missed = _moved(line, line.action[:, None], away, box)
-    return jnp.sqrt(jnp.sum(missed**2, -1) + line.variance[:, None]), action
-
-
-def _moved(line: Line, action: Array, away: Array, box: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Return the actions that lead farther by `away` [B, K, S] than these, and what is then still missing."""
-    moved = jnp.clip(action + jnp.einsum("bas,bks->bka", line.inverse, away), *box)
-    return moved, away - jnp.einsum("bsa,bka->bks", line.slope, moved - action)
-
-
-@jax.jit
-def _interpolated(
-    line: Line, tries: Tries, goal: Array, action: Array, box: tuple[Array, Array], tolerance: float
-) -> tuple[Array, ...]:
-    """Return error with doubt, spread and reward of actions [B, K, A], and which are good and which unsure.
-
-    Unsure are those that are perhaps below the tolerance, and those that one more correction may bring there.
-    """
-    answer, far, bend = interpolate(tries, action / _half(box))
-    variance = jnp.maximum(answer[..., -2], 0.0)
-    away = goal - answer[..., :-2]
-    error = jnp.sqrt(jnp.sum(away**2, -1) + variance)
-    size = jnp.sqrt(jnp.sum(bend[:, :-2] ** 2, -1))[:, None] + bend[:, -2:-1] / (2 * jnp.maximum(error, 1e-6))
-    doubt = far * size
-    _, missed = _moved(line, action, away, box)
-    corrected = jnp.sqrt(jnp.sum(missed**2, -1) + variance)
-    sure = error + doubt < tolerance
-    again = (error - doubt < _HOPEFUL[1] * tolerance) & (corrected < tolerance)
-    unsure = ~sure & ((error - doubt < tolerance) | again)
-    return error + doubt, jnp.sqrt(variance), answer[..., -1], sure, unsure
-
-
-def _half(box: tuple[Array, Array]) -> Array:
-    """Return half the range of each action; 1 where an action never changes."""
-    low, high = box
-    return jnp.where(high > low, (high - low) / 2, 1.0)
+    change = jnp.einsum("bas,bks->bka", line.inverse, away)
+    change = jnp.clip(line.action[:, None] + change, *box) - line.action[:, None]
+    missed = away - jnp.einsum("bsa,bka->bks", line.slope, change)
+    return jnp.sqrt(jnp.sum(missed**2, -1) + line.variance[:, None])
 
 
 @jax.jit
@@ -425,14 +344,6 @@ def _judge(place: Array, goal: Array) -> tuple[Array, Array, Array]:
 def _variance(place: Array) -> Array:
     """Return the mean squared distance [X] of the members' places [E, X, S] from their mean."""
     return jnp.sum((place - place.mean(0)) ** 2, -1).mean(0)
-
-
-def _padded(shown: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Fill candidates [B, K] up with -1 to a whole block, so that few shapes are compiled."""
-    rows, columns = shown.shape
-    padded = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)
-    padded[:rows, :columns] = shown
-    return padded
 
 
 def _no_aim(actions: int) -> Aim:
