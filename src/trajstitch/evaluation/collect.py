@@ -39,7 +39,7 @@ def collect(
     together: int = 64,
     tell: Tell = silent,
 ) -> Dataset:
-    """Roll a policy out and return the first whole episodes: so many, or those with at least `steps` steps in total.
+    """Roll a policy out and return the first whole episodes: `episodes` of them, or at least `steps` steps.
 
     Episodes are counted in the order they began, not in the order they ended, so long ones are as likely to be
     kept as short ones.
@@ -126,8 +126,12 @@ def collect_mixture(
     asked, unit = _asked(steps, episodes), "steps" if episodes is None else "episodes"
     made = []
     for i, part in enumerate(parts):
-        own: dict[str, Any] = {"noise": noise if part.noise is None else part.noise, "seed": seed + 1000 * i}
-        made.append(collect(part.policy, env_id, **{unit: max(1, round(asked * part.share))}, **own, **options))
+        own: dict[str, Any] = {
+            unit: max(1, round(asked * part.share)),
+            "noise": noise if part.noise is None else part.noise,
+            "seed": seed + 1000 * i,
+        }
+        made.append(collect(part.policy, env_id, **own, **options))
     data = concatenate(made)
     return replace(data, info={**data.info, "policy": " ".join(map(_named, parts)), "seed": seed})
 
