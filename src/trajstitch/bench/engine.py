@@ -38,7 +38,7 @@ def run_local(
         tell: called after every cell; what was finished before does not count, so that the time left is right.
     """
     left = [cell for cell in cells if not record_path(out, cell).exists()]
-    for name in dict.fromkeys(cell.data for cell in left):
+    for name in dict.fromkeys(name for cell in left for name in cell.needs):
         if not (out / "data" / name / "data.traj").exists():
             check_available(name, shared)
     workers = min(len(left), _cores() if workers is None else workers)

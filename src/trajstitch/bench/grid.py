@@ -45,6 +45,11 @@ class Cell:
         return RECIPES[self.method]
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The data sets that it is run on: its own, and those on which a reward model is tried."""
+        return (self.data, *(REWARD_DATA[self.data] if self.recipe.method is None else ()))
+
+    @property
     def name(self) -> str:
         """The name of its folder and record."""
         return f"{self.data}/{self.method}" + ("" if self.stitch_seed is None else f".s{self.stitch_seed}")
