@@ -222,6 +222,7 @@ def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScore
         "step": scores.step,
         "returns": scores.returns.tolist(),  # [C, P, E]
         "length": scores.length.tolist(),
+        **({} if scores.reached is None else {"reached": scores.reached.tolist()}),  # steps to the goal, or −1
         **scores.summary(),
     }
 
