@@ -264,6 +264,16 @@ def test_finished_cells_are_not_run_again(out, monkeypatch):
     assert bench(out, "--methods", "bc", "ts-bc") == 0
 
 
+def test_a_suite_runs_without_the_command_line(out, tmp_path):
+    failures = engine.run_suite("smoke", tmp_path / "out", workers=1, seeds=2, steps=4, methods=("bc",))
+    assert failures == {}
+    made = json.loads((tmp_path / "out" / "records" / "demo" / "bc.json").read_text())
+    assert made.pop("made")
+    assert made == {name: value for name, value in record(out, "bc").items() if name != "made"}
+    with pytest.raises(InputError, match="there is no suite 'smokes'"):
+        engine.run_suite("smokes", tmp_path / "other")
+
+
 def test_a_cell_that_is_run_again_has_the_same_record(out):
     file = out / "records" / "demo" / "bc.json"
     before = json.loads(file.read_text())

@@ -15,13 +15,39 @@ from threading import Thread
 from typing import Any
 
 from trajstitch.bench.datasets import check_available
-from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
+from trajstitch.bench.grid import Cell, Grid, failure_path, make_grid, open_folder, record_path
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.atomic import write_text
 from trajstitch.storage.jax_cache import keep_compiled
 
 Failures = dict[str, str]  # sentence by the cell's name
+
+
+def run_suite(
+    suite: str,
+    out: str | Path,
+    *,
+    shared: str | Path = "shared",
+    workers: int | None = None,
+    seed: int = 0,
+    tell: Tell = silent,
+    **options: Any,
+) -> Failures:
+    """Run a suite, or go on with it: what `trajstitch bench` does, without the packages of the command line.
+
+    Arguments:
+        suite: its name.
+        out: the folder of runs and records.
+        shared: the folder that data are recorded from.
+        workers: processes; as many as there are cores unless given.
+        seed: the first random seed.
+        tell: a callback for progress.
+        options: data, methods, seeds, stitch_seeds, steps, preset, transitions and episodes, as of the command.
+    """
+    grid = make_grid(suite, seed, **options)
+    open_folder(Path(out), grid)
+    return run_local(Path(out), Path(shared), grid, grid.cells, workers, tell)
 
 
 def run_local(

@@ -26,7 +26,8 @@ class Bench(Command):
     """
 
     suite: Annotated[Positional[str], tyro.conf.arg(metavar="SUITE")]
-    """table1, iterations, weighted-bc, weigh or smoke (everything tiny, in minutes); or speed."""
+    """table1, iterations, expert-fraction, reward-models, weighted-bc, weigh, mazes, or smoke (everything tiny, in
+    minutes); or speed."""
     out: str
     """Folder of the runs and records; finished cells in it are not run again."""
     data: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Bench(Command):
     stitch_seeds: MaybeInt = None
     """Times that data are stitched anew, each with --seeds policies; unless given, the suite's."""
     steps: MaybeInt = None
-    """Gradient steps of every policy; unless given, the suite's, or each method's own."""
+    """Gradient steps of every policy and compared reward model; unless given, the suite's, or each one's own."""
     preset: MaybeStr = None
     """Sizes of the models that stitch and weigh: tiny, quick, standard or paper; unless given, the suite's."""
     transitions: MaybeInt = None
