@@ -83,7 +83,8 @@ def test_published_scores_are_those_of_the_table():
         (["table1", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["smoke", "--workers", "0"], "--workers must be at least 1, not 0"),
         (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 16"),
-        (["smoke", "--engine", "ray"], "there is no engine 'ray' yet; use --engine local"),
+        (["smoke", "--engine", "rai"], "there is no engine 'rai'; did you mean ray?"),
+        (["smoke", "--address", "here:6379"], "--address is that of a Ray cluster; give --engine ray too"),
         (
             ["table1", "--shared", "nowhere"],
             "hopper-medium is not in the cache of D4RL's files; trajstitch inspect",

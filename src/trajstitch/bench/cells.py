@@ -94,9 +94,9 @@ def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock)
     with waiting_for(folder / "data.traj"), clock.timing("data"):
         data = stored_data(cell.data, folder, shared, grid.transitions)
     cloned, stitched, kind = data, None, ""
-    if recipe.planner is not None:
+    if (place := stitched_folder(cell)) is not None:
         assert cell.stitch_seed is not None
-        kind = f"{recipe.planner}.s{cell.stitch_seed}"
+        kind = Path(place).name
         config = improve_settings(recipe, grid.preset)
         with waiting_for(folder / kind), clock.timing("stitch"):
             stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
@@ -111,6 +111,22 @@ def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock)
                 cloned, PRESET[grid.preset].weigh, critics, seed=cell.stitch_seed or grid.seed
             )
     return Sources(data, stitched, cloned)
+
+
+def stitched_folder(cell: Cell) -> str | None:
+    """Return the folder of a cell's stitched data, which other cells may share; None if it stitches none."""
+    planner = cell.recipe.planner
+    return None if planner is None else f"data/{cell.data}/{planner}.s{cell.stitch_seed}"
+
+
+def make_stitched(out: Path, shared: Path, grid: Grid, cell: Cell) -> None:
+    """Stitch the data of a cell, if that is not done yet."""
+    folder, place = out / "data" / cell.data, stitched_folder(cell)
+    assert place is not None
+    assert cell.stitch_seed is not None
+    with waiting_for(out / place):
+        data = stored_data(cell.data, folder, shared, grid.transitions)
+        _stitched(data, improve_settings(cell.recipe, grid.preset), out / place, cell.stitch_seed)
 
 
 def _stitched(data: Dataset, config: Improve, folder: Path, seed: int) -> tuple[Dataset, Dataset | None]:
