@@ -4,7 +4,7 @@
 
 A task is handed the files it needs, works in a folder of its own that is laid out like DIR, and hands back the
 files that it made. Files that several tasks need are put into Ray's object store once. What a task hands back is
-in DIR before anything builds on it; so a node that dies takes with it only what runs there, and that is tried again.
+in DIR before anything builds on it; so a node that dies takes with it only what runs there, which is tried again.
 """
 
 from __future__ import annotations
