@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from trajstitch.cli.command import DataCommand, parse_as, parse_preset
+from trajstitch.blocks import Mapper, RayMapper, in_process
+from trajstitch.cli.command import DataCommand, MaybeStr, parse_as, parse_preset
+from trajstitch.cluster import connected
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, place
@@ -38,6 +42,8 @@ class ImproveCommand(DataCommand):
     """Which of the policies in that file, where it holds several seeds."""
     weigh: bool = False
     """Also give each step of the improved data a weight, by the critics of the preset of trajstitch weigh."""
+    ray: MaybeStr = None
+    """Find neighbours and edges of very large data on the Ray cluster of this address; local: on this machine."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Annotated[Improve, tyro.conf.arg(name="")]
@@ -50,7 +56,7 @@ class ImproveCommand(DataCommand):
         check_apart([place(name) for name in inputs], self.out)
         data = self.load()
         ending = Path(self.data).suffix
-        with bars(self.quiet) as tell:
+        with bars(self.quiet) as tell, blocks_on(self.ray) as mapper:
             run, result = improve_run(
                 data,
                 self.settings,
@@ -61,6 +67,7 @@ class ImproveCommand(DataCommand):
                 overwrite=self.overwrite,
                 policy=one_policy(self.policy, self.policy_seed) if self.policy else None,
                 inputs=inputs,
+                mapper=mapper,
                 tell=tell,
             )
         self.say(verdict(data, result))
@@ -115,6 +122,16 @@ def verdict(data: Dataset, result: Result) -> str:
             "better trajectory"
         )
     return text
+
+
+@contextmanager
+def blocks_on(address: str | None) -> Iterator[Mapper]:
+    """Yield what maps blocks: on the Ray cluster of this address, or in this process."""
+    if address is None:
+        yield in_process
+        return
+    with connected(None if address == "local" else address) as ray:
+        yield RayMapper(ray)
 
 
 def one_policy(file: str, seed: int) -> Policy:

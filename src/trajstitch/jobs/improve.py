@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trajstitch.blocks import Mapper, in_process
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, save
@@ -49,6 +50,7 @@ def improve(
     out: str | Path | None = None,
     models: Models | None = None,
     overwrite: bool = False,
+    mapper: Mapper = in_process,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> Result:
     """Improve a data set by stitching its trajectories.
@@ -60,13 +62,13 @@ def improve(
         out: a run directory to work in; without it, everything stays in memory.
         models: models of the caller's own, used in place of trained ones.
         overwrite: start again if `out` holds a run with other settings or data.
+        mapper: where blocks of neighbours and edges are computed: here, or on a cluster (`RayMapper`).
         tell: called with the name of each stage; returns its callback for progress.
     """
     if out is None:
-        return stitch(data, config, seed=seed, models=models, tell=tell)
-    _, result = improve_run(
-        data, config or Improve(), out, seed=seed, models=models, overwrite=overwrite, tell=tell
-    )
+        return stitch(data, config, seed=seed, models=models, mapper=mapper, tell=tell)
+    options: dict[str, Any] = {"seed": seed, "models": models, "overwrite": overwrite}
+    _, result = improve_run(data, config or Improve(), out, **options, mapper=mapper, tell=tell)
     return result
 
 
@@ -82,6 +84,7 @@ def improve_run(
     ending: str = ".hdf5",
     overwrite: bool = False,
     inputs: Sequence[str] = (),
+    mapper: Mapper = in_process,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> tuple[Run, Result]:
     """Improve into a run directory; the same call continues a run that was stopped, with the same result.
@@ -98,6 +101,7 @@ def improve_run(
         ending: the format of the improved data, one of `trajstitch.formats.ENDINGS`.
         overwrite: start again if `out` holds a run with other settings or data.
         inputs: the files the data came from, which must not lie in `out`.
+        mapper: where blocks of neighbours and edges are computed: here, or on a cluster (`RayMapper`).
         tell: called with the name of each stage; returns its callback for progress.
     """
     if ending not in ENDINGS:
@@ -116,7 +120,7 @@ def improve_run(
         stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
         if policy is not None:  # no stage depends on it
             models = dataclasses.replace(models or Models(), policy=acting(policy))
-        result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
+        result = stitch(data, config, seed=seed, models=models, stage=stage, mapper=mapper, tell=tell)
         if weigh is not None:
             _write(run, result, ending)  # so that nothing is lost if weighing fails
             _, weighed, _ = weigh_run(
