@@ -62,6 +62,9 @@ def test_blocks_are_what_one_piece_is(data, monkeypatch):
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_tasks_of_a_cluster_find_what_this_process_does(data):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'trajstitch[ray]'")
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import this file
     with connected(cpus=2) as ray:
         theirs = found_by(RayMapper(ray), data)
     for name, array in found_by(in_process, data).items():

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, MaybeStr, parse_as
+from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, MaybeStr, MaybeTracker, parse_as
 from trajstitch.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Bench(Command):
     """CPUs of the cluster that a cell takes."""
     cell_gpus: MaybeFloat = None
     """GPUs of the cluster that a cell takes; unless given, a quarter of one where there are any."""
+    track: MaybeTracker = None
+    """Also log the score of each finished cell to a tracker, whose files go beside the folder."""
     cell: MaybeInt = None
     """Run only the cell of this number, from 0 on, as a task of an array job does."""
 
@@ -66,6 +69,7 @@ class Bench(Command):
         """Run what is missing, and say what is there."""
         from trajstitch.bench.grid import open_folder, read_records
         from trajstitch.progress import bar
+        from trajstitch.tracking import tracking
 
         if self.engine not in _ENGINES:
             raise unknown("engine", self.engine, _ENGINES)
@@ -80,7 +84,12 @@ class Bench(Command):
         open_folder(out, grid)
         with bar(f"{self.suite}, cells", self.quiet) as tell:
             failures = self._run_cells(out, grid, cells, tell)
-        finished = len(read_records(out, cells))
+        records = read_records(out, cells)
+        with tracking(self.track, self.out, grid.sizes) as log:
+            for cell, record in records.items():
+                for step, returns in zip(record["step"], record["returns"], strict=True):
+                    log(step, {f"return/{cell.name}": float(np.mean(returns))})
+        finished = len(records)
         self.say(f"{self.out}: {finished} of {len(cells)} cells finished; trajstitch report {self.out} shows them")
         if failures:
             name, why = next(iter(failures.items()))

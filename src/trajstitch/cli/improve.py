@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from trajstitch.blocks import Mapper, RayMapper, in_process
-from trajstitch.cli.command import DataCommand, MaybeStr, parse_as, parse_preset
+from trajstitch.cli.command import DataCommand, MaybeStr, MaybeTracker, parse_as, parse_preset
 from trajstitch.cluster import connected
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
@@ -25,6 +26,7 @@ from trajstitch.stitching.improve import Improve, Result
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import check_apart
 from trajstitch.storage.jax_cache import keep_compiled
+from trajstitch.tracking import tracking
 from trajstitch.training.networks import pick
 
 
@@ -44,6 +46,8 @@ class ImproveCommand(DataCommand):
     """Also give each step of the improved data a weight, by the critics of the preset of trajstitch weigh."""
     ray: MaybeStr = None
     """Find neighbours and edges of very large data on the Ray cluster of this address; local: on this machine."""
+    track: MaybeTracker = None
+    """Also log losses and scores to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Annotated[Improve, tyro.conf.arg(name="")]
@@ -56,7 +60,11 @@ class ImproveCommand(DataCommand):
         check_apart([place(name) for name in inputs], self.out)
         data = self.load()
         ending = Path(self.data).suffix
-        with bars(self.quiet) as tell, blocks_on(self.ray) as mapper:
+        with (
+            bars(self.quiet) as tell,
+            blocks_on(self.ray) as mapper,
+            tracking(self.track, self.out, dataclasses.asdict(self.settings)) as log,
+        ):
             run, result = improve_run(
                 data,
                 self.settings,
@@ -69,6 +77,7 @@ class ImproveCommand(DataCommand):
                 inputs=inputs,
                 mapper=mapper,
                 tell=tell,
+                log=log,
             )
         self.say(verdict(data, result))
         self.say(f"{run.path}/report.html shows what was done")

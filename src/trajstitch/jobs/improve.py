@@ -36,6 +36,7 @@ from trajstitch.stitching.improve import Improve, Models, Result, check_data
 from trajstitch.stitching.improve import improve as stitch
 from trajstitch.storage.atomic import write_json, write_json_lines, write_text
 from trajstitch.storage.serialise import read_note, restore, store
+from trajstitch.tracking import Log, log_nothing
 from trajstitch.version import __version__
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def improve_run(
     inputs: Sequence[str] = (),
     mapper: Mapper = in_process,
     tell: Callable[[str], Tell] = lambda name: silent,
+    log: Log = log_nothing,
 ) -> tuple[Run, Result]:
     """Improve into a run directory; the same call continues a run that was stopped, with the same result.
 
@@ -103,6 +105,7 @@ def improve_run(
         inputs: the files the data came from, which must not lie in `out`.
         mapper: where blocks of neighbours and edges are computed: here, or on a cluster (`RayMapper`).
         tell: called with the name of each stage; returns its callback for progress.
+        log: a tracker, which is told the models' losses and what each iteration did, when all is done.
     """
     if ending not in ENDINGS:
         raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
@@ -129,7 +132,18 @@ def improve_run(
             result = dataclasses.replace(result, dataset=weighed)
         _write(run, result, ending)
         write_report(run, data, result)
+        _log(result, log)
     return run, result
+
+
+def _log(result: Result, log: Log) -> None:
+    """Hand the losses of all models, and the numbers of all iterations, to a tracker."""
+    for name, history in result.training.items():
+        for step, train, held_out in zip(*history, strict=True):
+            log(step, {f"{name}/train loss": sum(train) / len(train)})
+            log(step, {f"{name}/held-out loss": sum(held_out) / len(held_out)})
+    for entry in result.history:
+        log(entry["iteration"], {f"iterations/{key}": float(entry[key]) for key in ("accepted", "return_mean")})
 
 
 class Stages:

@@ -126,9 +126,9 @@ def _search(
     return found
 
 
-def _find(shared: tuple[Find, NDArray[np.float64]], part: slice) -> NDArray[np.int32]:
+def _find(shared: tuple[Find, NDArray[np.float64]], part: slice) -> NDArray[np.intp]:
     find, points = shared
-    return find(points[part]).astype(np.int32, copy=False)
+    return find(points[part])
 
 
 def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float) -> tuple[Find, int]:
