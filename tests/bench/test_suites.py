@@ -98,7 +98,8 @@ def test_published_scores_are_those_of_the_table():
             ["expert-fraction", "--shared", "nowhere"],
             "hopper-fraction-0 is recorded from an expert; give with --shared a folder that has policies",
         ),
-        (["smoke", "--engine", "ray"], "there is no engine 'ray' yet; use --engine local"),
+        (["smoke", "--engine", "rai"], "there is no engine 'rai'; did you mean ray?"),
+        (["smoke", "--address", "here:6379"], "--address is that of a Ray cluster; give --engine ray too"),
         (
             ["table1", "--shared", "nowhere"],
             "hopper-medium is not in the cache of D4RL's files; trajstitch inspect",

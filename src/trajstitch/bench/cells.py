@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trajstitch.bench.datasets import FRACTIONS, expert_states, scoring_of, stored_data
+from trajstitch.bench.datasets import FRACTIONS, scoring_of, stored_data
 from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
 from trajstitch.bench.reward_models import compare_reward_model
 from trajstitch.bench.speed import machine
@@ -62,7 +62,7 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
             run, scores = _train(out, grid, cell, sources, clock)
             record = _record(grid, cell, sources, run, scores)
             if cell.data in FRACTIONS and cell.recipe.method == "gaussian-bc":
-                record["expert"] = _compare_with_expert(out, shared, cell, run)
+                record["expert"] = _compare_with_expert(out / "data" / cell.data, run)
         record["made"] = {"machine": machine(), "seconds": clock.seconds, "resumed": resumed}
         write_json(target, record)
         failure_path(out, cell).unlink(missing_ok=True)
@@ -100,11 +100,12 @@ class Clock:
 def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> Sources:
     """Make the data of a cell, or load what an earlier one made."""
     recipe, folder = cell.recipe, out / "data" / cell.data
-    data = _stored(out, shared, grid, cell.data, clock)
+    with clock.timing("data"):
+        data = load_or_make(out, shared, grid, cell.data)
     cloned, stitched, kind = data, None, ""
-    if recipe.planner is not None:
+    if (place := stitched_folder(cell)) is not None:
         assert cell.stitch_seed is not None
-        kind = f"{recipe.planner}{f'-{recipe.reward}' if recipe.reward else ''}.s{cell.stitch_seed}"
+        kind = Path(place).name
         config = improve_settings(recipe, cell.data, grid.preset)
         with waiting_for(folder / kind), clock.timing("stitch"):
             stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
@@ -121,11 +122,30 @@ def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock)
     return Sources(data, stitched, cloned)
 
 
-def _stored(out: Path, shared: Path, grid: Grid, name: str, clock: Clock) -> Dataset:
-    """Return a data set, made unless it is there."""
+def load_or_make(out: Path, shared: Path, grid: Grid, name: str) -> Dataset:
+    """Return a data set of the folder, made unless it is there."""
     folder = out / "data" / name
-    with waiting_for(folder / "data.traj"), clock.timing("data"):
+    with waiting_for(folder / "data.traj"):
         return stored_data(name, folder, shared, grid.transitions)
+
+
+def stitched_folder(cell: Cell) -> str | None:
+    """Return the folder of a cell's stitched data, which other cells may share; None if it stitches none."""
+    recipe = cell.recipe
+    if recipe.planner is None:
+        return None
+    model = f"-{recipe.reward}" if recipe.reward else ""
+    return f"data/{cell.data}/{recipe.planner}{model}.s{cell.stitch_seed}"
+
+
+def make_stitched(out: Path, shared: Path, grid: Grid, cell: Cell) -> None:
+    """Stitch the data of a cell, if that is not done yet."""
+    place = stitched_folder(cell)
+    assert place is not None
+    assert cell.stitch_seed is not None
+    data = load_or_make(out, shared, grid, cell.data)
+    with waiting_for(out / place):
+        _stitched(data, improve_settings(cell.recipe, cell.data, grid.preset), out / place, cell.stitch_seed)
 
 
 def _stitched(data: Dataset, config: Improve, folder: Path, seed: int) -> tuple[Dataset, Dataset | None]:
@@ -181,15 +201,12 @@ def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) ->
     return run, scores
 
 
-def _compare_with_expert(out: Path, shared: Path, cell: Cell, run: Run) -> dict[str, Any]:
-    """Return how far the policies of every checkpoint are from the expert, in episodes of the expert."""
-    folder = out / "data" / cell.data
-    with waiting_for(folder / "expert.traj"):
-        file, episodes = expert_states(cell.data, folder, shared)
+def _compare_with_expert(folder: Path, run: Run) -> dict[str, Any]:
+    """Return how far the policies of every checkpoint are from the data's expert, in episodes of the expert."""
+    expert, episodes = _policy(folder / "expert.npz"), load(folder / "expert.traj")
     obs = episodes.obs[episodes.row]
-    found = [distance_to_expert(_policy(run.checkpoint(step)), _policy(file), obs) for step in run.steps()]
+    found = [distance_to_expert(_policy(run.checkpoint(step)), expert, obs) for step in run.steps()]
     return {
-        "policy": file.name,
         "std": EXPERT_STD,
         "fingerprint": episodes.fingerprint,
         "kl": [one.kl.tolist() for one in found],  # [C, P]
@@ -229,9 +246,10 @@ def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScore
 
 def _reward_record(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> dict[str, Any]:
     """Train and measure a reward model, and return its record."""
-    data = _stored(out, shared, grid, cell.data, clock)
+    with clock.timing("data"):
+        data = load_or_make(out, shared, grid, cell.data)
+        others = {name: load_or_make(out, shared, grid, name) for name in REWARD_DATA[cell.data]}
     config, seeds = reward_settings(cell.recipe, grid.preset, grid.steps), policy_seeds(grid, cell)
-    others = {name: _stored(out, shared, grid, name, clock) for name in REWARD_DATA[cell.data]}
     with clock.timing("train"):
         found = compare_reward_model(data, others, config, seeds, grid.checkpoints, out / "runs" / cell.name)
     for name, other in others.items():

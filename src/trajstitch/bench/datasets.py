@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from trajstitch.evaluation.walker import WALK_LENGTH, walk
 from trajstitch.formats import load, save
 from trajstitch.formats.d4rl_download import cached_path
 from trajstitch.jobs.score import ScoreConfig
+from trajstitch.storage.atomic import replacing
 
 ENVS = {"hopper": "Hopper", "halfcheetah": "HalfCheetah", "walker2d": "Walker2d"}
 KINDS = ("medium", "medium-expert", "medium-replay", "expert")
@@ -45,6 +47,7 @@ MAZES = tuple(
     for task in range(1, 6)
 )
 OWN_MAZE = "maze-100"
+STORED = ("data.traj", "expert.npz", "expert.traj")  # files of a data set, as `stored_data` makes them
 DEMO = "demo"  # the data inside this package
 _RANDOM = tuple(f"{env}-random" for env in ENVS)
 NAMES = (
@@ -126,13 +129,13 @@ def _expert_episodes(expert: Path, env: str, episodes: int, seed: int) -> Datase
     return collect(expert, env_id, episodes=episodes, **drawn, **options)
 
 
-def expert_states(name: str, folder: Path, shared: Path) -> tuple[Path, Dataset]:
-    """Return the expert's file and episodes of it that are in no data set, stored in the data's folder."""
+def _store_expert(name: str, folder: Path, shared: Path) -> None:
+    """Store the expert of a data set, and episodes of it that are in no data set."""
     env, (expert,) = name.partition("-")[0], recorded_from(name, shared)
-    file = folder / "expert.traj"
-    if not file.exists():
-        save(_expert_episodes(expert, env, _EXPERT_EPISODES, _SEED + 2000), file)
-    return expert, load(file)
+    with replacing(folder / "expert.npz", overwrite=True) as part:
+        copyfile(expert, part)
+    if not (folder / "expert.traj").exists():
+        save(_expert_episodes(expert, env, _EXPERT_EPISODES, _SEED + 2000), folder / "expert.traj")
 
 
 # -- mazes -------------------------------------------------------------------------------------------------------
@@ -210,10 +213,16 @@ def check_available(name: str, shared: Path) -> None:
 
 
 def stored_data(name: str, folder: Path, shared: Path, transitions: int) -> Dataset:
-    """Return the data set of this name from a folder; it is made and saved there if it is missing."""
+    """Return the data set of this name from a folder; it is made and saved there if it is missing.
+
+    Where there is data.traj, there is also all else that is made from `shared`.
+    """
     file = folder / "data.traj"
     if not file.exists():
-        save(make_data(name, shared, transitions), file)
+        made = make_data(name, shared, transitions)
+        if name in FRACTIONS:
+            _store_expert(name, folder, shared)
+        save(made, file)
     return load(file)
 
 

@@ -2,7 +2,7 @@
 
 suite.json                       suite, sizes, and every data set and method that was asked for so far
 data/DATA/data.traj              the data set
-data/DATA/expert.traj            episodes of the expert that clones of expert-fraction are compared with
+data/DATA/expert.{npz,traj}      the expert that clones of expert-fraction are compared with, and episodes of it
 data/DATA/PLANNER.sK/            the data stitched with seed K, a run directory of improve; with another reward
                                  model PLANNER-MODEL.sK/
 data/DATA/weigh/                 a run directory of weigh; PLANNER.sK.weigh/ of stitched data
