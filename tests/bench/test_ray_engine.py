@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_a_cell_that_fails_says_why_and_a_stitch_that_fails_ends_its_cells(clust
     place.mkdir(parents=True)
     (place / "mine.txt").write_text("not a run")  # so this is not a place to stitch in
     (tmp_path / "out" / "suite.json").write_text(
-        json.dumps(dict(vars(make_grid("smoke", seeds=1, steps=4)), data=["demo"], methods=["bc"]))
+        json.dumps(asdict(make_grid("smoke", seeds=1, steps=4, methods=("bc",))))
     )
     assert main(words) == 2
     assert "2 of 3 cells failed, the first, demo/ts-bc.s0: " in capsys.readouterr().err
