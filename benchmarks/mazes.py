@@ -8,6 +8,10 @@ recipe), and their rewards are set for each of its five tasks. `plan` clones eve
 weight, `trajectories` the composed trajectories of the same improvement, `greedy` those of the paper's planner;
 all clones have the same recipe. One JSON file for each size and number of walks is written to --out, after every
 method on every task; what it holds already is not measured again.
+
+`trajstitch bench mazes` runs the whole grid with one recipe for all cells, and is what to use for new tables. This
+script stays because results/mazes were made by it, with clones of different lengths, and because it counts the
+walks that lead from start to goal and keeps the numbers of every improvement.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from trajstitch.bench import cells, datasets, engine
 from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, stored_grid
 from trajstitch.bench.published import published_score
-from trajstitch.bench.suites import RECIPES, SUITES, TABLE1, chosen_settings, train_settings
+from trajstitch.bench.suites import RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
 from trajstitch.cli import main
 from trajstitch.errors import InputError
 from trajstitch.formats import load
@@ -30,10 +30,13 @@ def test_every_suite_is_a_grid_of_known_names():
     for name, suite in SUITES.items():
         grid = make_grid(name)
         stitching = sum(RECIPES[method].planner is not None for method in suite.methods)
-        plain = len(suite.methods) - stitching
-        assert len(grid.cells) == len(suite.data) * (plain + suite.stitch_seeds * stitching)
+        models = [method for method in suite.methods if RECIPES[method].method is None]
+        plain = len(suite.methods) - stitching - len(models)
+        policies = [cell for cell in grid.cells if cell.method not in models]
+        assert len(policies) == len(suite.data) * (plain + suite.stitch_seeds * stitching)
+        assert len(grid.cells) - len(policies) == len(models) * len(REWARD_DATA.keys() & set(suite.data))
         assert len({cell.name for cell in grid.cells}) == len(grid.cells)
-        for cell in grid.cells:  # every setting is one that the method has
+        for cell in policies:  # every setting is one that the method has
             configure(cell.recipe.method, **train_settings(cell.recipe, cell.data, grid.preset, 7))
     assert {RECIPES[method].method for method in TABLE1} >= METHODS.keys() - {"gaussian-bc", "weighted-bc"}
 
@@ -82,8 +85,21 @@ def test_published_scores_are_those_of_the_table():
         (["table1", "--preset", "papr"], "there is no preset 'papr'; did you mean paper?"),
         (["table1", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["smoke", "--workers", "0"], "--workers must be at least 1, not 0"),
-        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 16"),
-        (["smoke", "--engine", "ray"], "there is no engine 'ray' yet; use --engine local"),
+        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 22"),
+        (
+            ["reward-models", "--methods", "reward-mlp", "--data", "hopper-expert"],
+            "reward models are compared on hopper-medium, halfcheetah-medium, walker2d-medium, demo; give one",
+        ),
+        (
+            ["expert-fraction", "--data", "hopper-fraction-15"],
+            "there is no data set 'hopper-fraction-15'; did you mean hopper-fraction-",
+        ),
+        (
+            ["expert-fraction", "--shared", "nowhere"],
+            "hopper-fraction-0 is recorded from an expert; give with --shared a folder that has policies",
+        ),
+        (["smoke", "--engine", "rai"], "there is no engine 'rai'; did you mean ray?"),
+        (["smoke", "--address", "here:6379"], "--address is that of a Ray cluster; give --engine ray too"),
         (
             ["table1", "--shared", "nowhere"],
             "hopper-medium is not in the cache of D4RL's files; trajstitch inspect",
@@ -247,6 +263,16 @@ def test_the_data_after_an_iteration_are_those_of_that_iteration(out):
 def test_finished_cells_are_not_run_again(out, monkeypatch):
     monkeypatch.setattr(cells, "train_run", lambda *_, **__: pytest.fail("ran again"))
     assert bench(out, "--methods", "bc", "ts-bc") == 0
+
+
+def test_a_suite_runs_without_the_command_line(out, tmp_path):
+    failures = engine.run_suite("smoke", tmp_path / "out", workers=1, seeds=2, steps=4, methods=("bc",))
+    assert failures == {}
+    made = json.loads((tmp_path / "out" / "records" / "demo" / "bc.json").read_text())
+    assert made.pop("made")
+    assert made == {name: value for name, value in record(out, "bc").items() if name != "made"}
+    with pytest.raises(InputError, match="there is no suite 'smokes'"):
+        engine.run_suite("smokes", tmp_path / "other")
 
 
 def test_a_cell_that_is_run_again_has_the_same_record(out):

@@ -279,6 +279,7 @@ def test_zero_length_episodes(call, tmp_path, data):
         (("collect", "random", "--env", "Hopper-v5", "--steps", "5", "--out", "DATA"), "exists already"),
         (("collect", "nobody.npz", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "no such policy"),
         (("collect", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "either one POLICY or --mix"),
+        (("collect", "random", "--env", "Hopper-v5", "--out", "OUT.npz"), "give either --steps or --episodes"),
         (("collect", "--mix", "a", "--env", "Hopper-v5", "--steps", "5", "--out", "OUT.npz"), "FILE:SHARE"),
         (("evaluate", "OUT.npz", "--env", "Hopper-v5"), "no such policy"),
         (("evaluate", "nowhere.npz"), "no such policy"),

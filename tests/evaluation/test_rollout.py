@@ -10,7 +10,7 @@ import pytest
 
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
-from trajstitch.evaluation.collect import collect, collect_mixture
+from trajstitch.evaluation.collect import Share, collect, collect_mixture
 from trajstitch.evaluation.envs import env_options
 from trajstitch.evaluation.normalise import reference_scores
 from trajstitch.evaluation.rollout import actor, play
@@ -203,6 +203,36 @@ def test_mixtures(hopper, tmp_path):
     for shares in ([("random", 0.5)], [("random", 1.5), ("random", -0.5)], []):
         with pytest.raises(InputError, match="add up to 1"):
             collect_mixture(shares, "Hopper-v5", 100)
+
+
+def test_a_mixture_by_episodes_has_a_noise_of_its_own_for_each_part(hopper, tmp_path):
+    save_policy(hopper, tmp_path / "a.npz")
+    name = str(tmp_path / "a.npz")
+    shares = [(name, 0.7, 0.4), Share(name, 0.2, 0.0), Share(name, 0.1)]
+    data = collect_mixture(shares, "Hopper-v5", episodes=20, deterministic=True, noise=0.1, seed=0)
+    assert len(data) == 14 + 4 + 2
+    base = np.asarray(jax.vmap(hopper.act)(jnp.asarray(data.obs[data.row])))
+    ends = data.start[[0, 14, 18, 20]]
+    for i, noise in enumerate((0.4, 0.0, 0.1)):
+        part = slice(ends[i], ends[i + 1])
+        inside = np.abs(base[part]) < 0.2  # where clipping is rare
+        assert (data.action - base)[part][inside].std() == pytest.approx(noise, rel=0.2, abs=1e-5)
+    assert data.info["policy"] == "a.npz:0.7:0.4 a.npz:0.2:0 a.npz:0.1"
+    few = collect_mixture([(name, 0.99), (name, 0.01)], "Hopper-v5", episodes=10, seed=0)
+    assert len(few) == 10 + 1  # at least one of each part
+
+
+def test_collect_counts_episodes_or_steps(hopper):
+    five = collect(hopper, "Hopper-v5", episodes=5, seed=1)
+    assert len(five) == 5
+    three = collect(hopper, "Hopper-v5", episodes=3, deterministic=True, seed=1, together=2)
+    more = collect(hopper, "Hopper-v5", episodes=7, deterministic=True, seed=1, together=2)
+    assert more[:3].fingerprint == three.fingerprint
+    for words in ({}, {"steps": 3, "episodes": 3}):
+        with pytest.raises(InputError, match="give either steps or episodes"):
+            collect(hopper, "Hopper-v5", **words)
+    with pytest.raises(InputError, match="episodes must be at least 1, not 0"):
+        collect(hopper, "Hopper-v5", episodes=0)
 
 
 def test_stacked_policies_take_turns_in_a_recording(hopper):

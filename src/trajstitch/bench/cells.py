@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trajstitch.bench.datasets import scoring_of, stored_data
+from trajstitch.bench.datasets import FRACTIONS, scoring_of, stored_data
 from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
+from trajstitch.bench.reward_models import compare_reward_model
 from trajstitch.bench.speed import machine
-from trajstitch.bench.suites import PRESET, improve_settings, train_settings
+from trajstitch.bench.suites import PRESET, REWARD_DATA, improve_settings, reward_settings, train_settings
 from trajstitch.data import Dataset, effective_steps
+from trajstitch.evaluation.divergence import EXPERT_STD, distance_to_expert
 from trajstitch.formats import load
 from trajstitch.jobs.improve import Stages, improve_run
 from trajstitch.jobs.run_dir import Run
@@ -26,6 +28,8 @@ from trajstitch.jobs.score import RunScores
 from trajstitch.jobs.train import train_run
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods import METHODS, configure
+from trajstitch.policies.policy import Policy
+from trajstitch.policies.policy_files import load_policy
 from trajstitch.stitching.improve import Improve
 from trajstitch.stitching.improve import improve as stitch
 from trajstitch.storage.atomic import write_json
@@ -51,10 +55,15 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
         if target.exists():
             return {}
         clock, resumed = Clock(), (out / "runs" / cell.name).exists()
-        sources = _make_sources(out, shared, grid, cell, clock)
-        run, scores = _train(out, grid, cell, sources, clock)
-        made = {"machine": machine(), "seconds": clock.seconds, "resumed": resumed}
-        record = _record(grid, cell, sources, run, scores) | {"made": made}
+        if cell.recipe.method is None:
+            record = _reward_record(out, shared, grid, cell, clock)
+        else:
+            sources = _make_sources(out, shared, grid, cell, clock)
+            run, scores = _train(out, grid, cell, sources, clock)
+            record = _record(grid, cell, sources, run, scores)
+            if cell.data in FRACTIONS and cell.recipe.method == "gaussian-bc":
+                record["expert"] = _compare_with_expert(out / "data" / cell.data, run)
+        record["made"] = {"machine": machine(), "seconds": clock.seconds, "resumed": resumed}
         write_json(target, record)
         failure_path(out, cell).unlink(missing_ok=True)
         return record
@@ -82,7 +91,7 @@ class Clock:
         """Count the seconds of a block."""
         begin = time.monotonic()
         yield
-        self.seconds[part] = round(time.monotonic() - begin, 3)
+        self.seconds[part] = round(self.seconds.get(part, 0) + time.monotonic() - begin, 3)
 
 
 # -- data --------------------------------------------------------------------------------------------------------
@@ -91,18 +100,18 @@ class Clock:
 def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> Sources:
     """Make the data of a cell, or load what an earlier one made."""
     recipe, folder = cell.recipe, out / "data" / cell.data
-    with waiting_for(folder / "data.traj"), clock.timing("data"):
-        data = stored_data(cell.data, folder, shared, grid.transitions)
+    with clock.timing("data"):
+        data = load_or_make(out, shared, grid, cell.data)
     cloned, stitched, kind = data, None, ""
-    if recipe.planner is not None:
+    if (place := stitched_folder(cell)) is not None:
         assert cell.stitch_seed is not None
-        kind = f"{recipe.planner}.s{cell.stitch_seed}"
-        config = improve_settings(recipe, grid.preset)
+        kind = Path(place).name
+        config = improve_settings(recipe, cell.data, grid.preset)
         with waiting_for(folder / kind), clock.timing("stitch"):
             stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
             if recipe.iterations is not None:
                 stitched = _after(data, config, recipe.iterations, folder / kind, cell.stitch_seed)
-        plainly = recipe.method == "bc" and not recipe.weigh  # what a plan is for
+        plainly = recipe.method == "bc" and recipe.plan and not recipe.weigh  # what a plan is for
         cloned = plan if plan is not None and plainly else stitched
     if recipe.weigh:
         critics = folder / (f"{kind}.weigh" if kind else "weigh")
@@ -111,6 +120,32 @@ def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock)
                 cloned, PRESET[grid.preset].weigh, critics, seed=cell.stitch_seed or grid.seed
             )
     return Sources(data, stitched, cloned)
+
+
+def load_or_make(out: Path, shared: Path, grid: Grid, name: str) -> Dataset:
+    """Return a data set of the folder, made unless it is there."""
+    folder = out / "data" / name
+    with waiting_for(folder / "data.traj"):
+        return stored_data(name, folder, shared, grid.transitions)
+
+
+def stitched_folder(cell: Cell) -> str | None:
+    """Return the folder of a cell's stitched data, which other cells may share; None if it stitches none."""
+    recipe = cell.recipe
+    if recipe.planner is None:
+        return None
+    model = f"-{recipe.reward}" if recipe.reward else ""
+    return f"data/{cell.data}/{recipe.planner}{model}.s{cell.stitch_seed}"
+
+
+def make_stitched(out: Path, shared: Path, grid: Grid, cell: Cell) -> None:
+    """Stitch the data of a cell, if that is not done yet."""
+    place = stitched_folder(cell)
+    assert place is not None
+    assert cell.stitch_seed is not None
+    data = load_or_make(out, shared, grid, cell.data)
+    with waiting_for(out / place):
+        _stitched(data, improve_settings(cell.recipe, cell.data, grid.preset), out / place, cell.stitch_seed)
 
 
 def _stitched(data: Dataset, config: Improve, folder: Path, seed: int) -> tuple[Dataset, Dataset | None]:
@@ -146,6 +181,7 @@ def policy_seeds(grid: Grid, cell: Cell) -> range:
 def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) -> tuple[Run, RunScores]:
     """Train and score the policies of a cell."""
     recipe, folder, seeds = cell.recipe, out / "runs" / cell.name, policy_seeds(grid, cell)
+    assert recipe.method is not None
     both = METHODS[recipe.method].improved
     settings = train_settings(recipe, cell.data, grid.preset, grid.steps)
     options: dict[str, Any] = {
@@ -165,34 +201,76 @@ def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) ->
     return run, scores
 
 
+def _compare_with_expert(folder: Path, run: Run) -> dict[str, Any]:
+    """Return how far the policies of every checkpoint are from the data's expert, in episodes of the expert."""
+    expert, episodes = _policy(folder / "expert.npz"), load(folder / "expert.traj")
+    obs = episodes.obs[episodes.row]
+    found = [distance_to_expert(_policy(run.checkpoint(step)), expert, obs) for step in run.steps()]
+    return {
+        "std": EXPERT_STD,
+        "fingerprint": episodes.fingerprint,
+        "kl": [one.kl.tolist() for one in found],  # [C, P]
+        "action_error": [one.action_error.tolist() for one in found],
+    }
+
+
+def _policy(file: Path) -> Policy:
+    policy = load_policy(file)
+    assert isinstance(policy, Policy)  # neither clones nor experts plan
+    return policy
+
+
+# -- records -----------------------------------------------------------------------------------------------------
+
+
 def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScores) -> dict[str, Any]:
     """Return all that is needed to run a cell again and to compare it; the same settings give the same record."""
     recipe = cell.recipe
-    settings: dict[str, Any] = {
-        "suite": grid.sizes,
-        "recipe": dataclasses.asdict(recipe),
-        "train": run.settings(),
-        "scoring": dataclasses.asdict(scores.scoring),
-    }
+    settings: dict[str, Any] = {"train": run.settings(), "scoring": dataclasses.asdict(scores.scoring)}
     if recipe.planner is not None:
-        settings["improve"] = dataclasses.asdict(improve_settings(recipe, grid.preset))
+        settings["improve"] = dataclasses.asdict(improve_settings(recipe, cell.data, grid.preset))
     if recipe.weigh:
         settings["weigh"] = dataclasses.asdict(PRESET[grid.preset].weigh)
     return {
-        "cell": dataclasses.asdict(cell),
-        "title": recipe.title,
-        "settings": settings,
-        "versions": versions(),
-        "seeds": list(policy_seeds(grid, cell)),
-        "data": {**_facts(sources.recorded), "source": str(sources.recorded.info.get("source", "unknown"))},
+        **_identity(grid, cell, sources.recorded, settings),
         "stitched": None if sources.stitched is None else _facts(sources.stitched),
         "cloned": _facts(sources.cloned),
         "reference": scores.reference,
         "step": scores.step,
         "returns": scores.returns.tolist(),  # [C, P, E]
         "length": scores.length.tolist(),
+        **({} if scores.reached is None else {"reached": scores.reached.tolist()}),  # steps to the goal, or −1
         **scores.summary(),
     }
+
+
+def _reward_record(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> dict[str, Any]:
+    """Train and measure a reward model, and return its record."""
+    with clock.timing("data"):
+        data = load_or_make(out, shared, grid, cell.data)
+        others = {name: load_or_make(out, shared, grid, name) for name in REWARD_DATA[cell.data]}
+    config, seeds = reward_settings(cell.recipe, grid.preset, grid.steps), policy_seeds(grid, cell)
+    with clock.timing("train"):
+        found = compare_reward_model(data, others, config, seeds, grid.checkpoints, out / "runs" / cell.name)
+    for name, other in others.items():
+        found["others"][name] |= _facts(other) | {"source": _source(other)}
+    return {**_identity(grid, cell, data, {"reward": dataclasses.asdict(config)}), **found}
+
+
+def _identity(grid: Grid, cell: Cell, data: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what the record of every cell begins with."""
+    return {
+        "cell": dataclasses.asdict(cell),
+        "title": cell.recipe.title,
+        "settings": {"suite": grid.sizes, "recipe": dataclasses.asdict(cell.recipe), **settings},
+        "versions": versions(),
+        "seeds": list(policy_seeds(grid, cell)),
+        "data": {**_facts(data), "source": _source(data)},
+    }
+
+
+def _source(data: Dataset) -> str:
+    return str(data.info.get("source", "unknown"))
 
 
 def _facts(data: Dataset) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Engines: run the cells of a grid that are not finished, in processes of this machine or as a job array."""
+"""Engines: run the cells of a grid that are not finished, in processes of this machine or as a job array.
+
+A third engine, a Ray cluster, is in ray_engine.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import shlex
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -15,13 +18,39 @@ from threading import Thread
 from typing import Any
 
 from trajstitch.bench.datasets import check_available
-from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
+from trajstitch.bench.grid import Cell, Grid, failure_path, make_grid, open_folder, record_path
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.atomic import write_text
 from trajstitch.storage.jax_cache import keep_compiled
 
 Failures = dict[str, str]  # sentence by the cell's name
+
+
+def run_suite(
+    suite: str,
+    out: str | Path,
+    *,
+    shared: str | Path = "shared",
+    workers: int | None = None,
+    seed: int = 0,
+    tell: Tell = silent,
+    **options: Any,
+) -> Failures:
+    """Run a suite, or go on with it: what `trajstitch bench` does, without the packages of the command line.
+
+    Arguments:
+        suite: its name.
+        out: the folder of runs and records.
+        shared: the folder that data are recorded from.
+        workers: processes; as many as there are cores unless given.
+        seed: the first random seed.
+        tell: a callback for progress.
+        options: data, methods, seeds, stitch_seeds, steps, preset, transitions and episodes, as of the command.
+    """
+    grid = make_grid(suite, seed, **options)
+    open_folder(Path(out), grid)
+    return run_local(Path(out), Path(shared), grid, grid.cells, workers, tell)
 
 
 def run_local(
@@ -37,17 +66,30 @@ def run_local(
         workers: processes; as many as there are cores unless given. With one, everything runs in this process.
         tell: called after every cell; what was finished before does not count, so that the time left is right.
     """
+
+    def run(left: list[Cell]) -> Ended:
+        count = min(len(left), _cores() if workers is None else workers)
+        if count < 2:
+            return _one_by_one(out, shared, grid, left)
+        return _side_by_side(out, shared, grid, left, count)
+
+    return run_missing(out, shared, cells, run, tell)
+
+
+Ended = Iterator[tuple[Cell, str | None]]  # each cell when it has ended, and why it failed if it did
+
+
+def run_missing(
+    out: Path, shared: Path, cells: Sequence[Cell], run: Callable[[list[Cell]], Ended], tell: Tell
+) -> Failures:
+    """Let an engine run the cells that have no record yet, and note which of them failed."""
     left = [cell for cell in cells if not record_path(out, cell).exists()]
-    for name in dict.fromkeys(cell.data for cell in left):
+    for name in dict.fromkeys(name for cell in left for name in cell.needs):
         if not (out / "data" / name / "data.traj").exists():
             check_available(name, shared)
-    workers = min(len(left), _cores() if workers is None else workers)
     failures = Failures()
-    ended = (
-        _one_by_one(out, shared, grid, left) if workers < 2 else _side_by_side(out, shared, grid, left, workers)
-    )
     tell(0, len(left), "")
-    for done, (cell, why) in enumerate(ended, 1):
+    for done, (cell, why) in enumerate(run(left), 1):
         if why is not None:
             failures[cell.name] = why
             write_text(failure_path(out, cell), f"{why}\n")
@@ -57,9 +99,6 @@ def run_local(
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-Ended = Iterator[tuple[Cell, str | None]]  # each cell when it has ended, and why it failed if it did
 
 
 def _one_by_one(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> Ended:
@@ -123,16 +162,24 @@ def _attempt(out: Path, shared: Path, grid: Grid, cell: Cell) -> str | None:
     """Run a cell and return None, or a sentence that says why it failed."""
     from trajstitch.bench.cells import run_cell
 
+    return explained(lambda: run_cell(out, shared, grid, cell))
+
+
+def explained(make: Callable[[], Any]) -> str | None:
+    """Make something of one cell and return None, or a sentence that says why it failed."""
     keep_compiled()
     try:
-        run_cell(out, shared, grid, cell)
-    except MemoryError:
-        return "there is not enough memory for this; run it again with fewer --workers"
+        make()
     except Exception as error:  # one cell of many: the others are worth running
-        return (
-            " ".join(str(error).split()) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        )
+        return failed(error)
     return None
+
+
+def failed(error: BaseException) -> str:
+    """Return a sentence that says why a cell failed."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this; run it again with fewer --workers"
+    return " ".join(str(error).split()) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
 def slurm_script(suite: str, cells: Sequence[Cell], arguments: Sequence[str], workers: int | None) -> str:

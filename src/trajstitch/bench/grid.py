@@ -2,9 +2,11 @@
 
 suite.json                       suite, sizes, and every data set and method that was asked for so far
 data/DATA/data.traj              the data set
-data/DATA/PLANNER.sK/            the data stitched with seed K, a run directory of improve
+data/DATA/expert.{npz,traj}      the expert that clones of expert-fraction are compared with, and episodes of it
+data/DATA/PLANNER.sK/            the data stitched with seed K, a run directory of improve; with another reward
+                                 model PLANNER-MODEL.sK/
 data/DATA/weigh/                 a run directory of weigh; PLANNER.sK.weigh/ of stitched data
-runs/DATA/METHOD[.sK]/           a run directory of train
+runs/DATA/METHOD[.sK]/           a run directory of train, or of a reward model
 records/DATA/METHOD[.sK].json    the record of a finished cell
 records/DATA/METHOD[.sK].failed  why a cell could not be finished
 """
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trajstitch.bench.datasets import check_name
-from trajstitch.bench.suites import PRESET, RECIPES, SUITES, Recipe
+from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, Recipe, runs_on
 from trajstitch.errors import InputError, unknown
 from trajstitch.storage.archive import reading
 from trajstitch.storage.atomic import write_json
@@ -41,6 +43,11 @@ class Cell:
     def recipe(self) -> Recipe:
         """What the method does."""
         return RECIPES[self.method]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The data sets that it is run on: its own, and those on which a reward model is tried."""
+        return (self.data, *(REWARD_DATA[self.data] if self.recipe.method is None else ()))
 
     @property
     def name(self) -> str:
@@ -75,6 +82,8 @@ class Grid:
         for name in ("stitch_seeds", "seeds", "transitions", "episodes", "steps"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {number}")
+        if not self.cells:
+            raise InputError(f"reward models are compared on {', '.join(REWARD_DATA)}; give one of them in --data")
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -90,7 +99,7 @@ class Grid:
         found = []
         for method in sorted(self.methods, key=lambda name: RECIPES[name].planner is not None):
             seeds = [None] if RECIPES[method].planner is None else range(self.seed, self.seed + self.stitch_seeds)
-            found += [Cell(name, method, seed) for seed in seeds for name in self.data]
+            found += [Cell(name, method, seed) for seed in seeds for name in self.data if runs_on(method, name)]
         return found
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from trajstitch.bench.suites import paper_name
 
 SOURCES = (
-    "Published columns are scores on D4RL's v2 data: of Hepburn and Montana's Table 1 and their ablation of "
-    "value-weighted BC, and 10%BC as listed by CORL."
+    "Published columns are scores on D4RL's v2 data: of Hepburn and Montana's Table 1 and their ablations of "
+    "value-weighted BC and of reward models, and 10%BC as listed by CORL."
 )
 
 _METHODS = ("bc", "td3bc", "iql", "cql", "mopo", "morel", "diffuser", "mbop", "ts-bc", "td3tsbc", "tsmbop")
@@ -40,6 +40,28 @@ _TENTH: dict[str, tuple[float, float]] = {
     "halfcheetah-medium-replay": (23.6, 42.3),
     "walker2d-medium-replay": (54.4, 76.1),
 }
+# TS+BC with an MLP for rewards; with a WGAN it is Table 1's.
+_TS_MLP = {
+    "hopper-medium": 63.7,
+    "halfcheetah-medium": 43.2,
+    "walker2d-medium": 77.6,
+    "hopper-medium-expert": 97.7,
+    "halfcheetah-medium-expert": 86.7,
+    "walker2d-medium-expert": 109.0,
+    "hopper-medium-replay": 51.9,
+    "halfcheetah-medium-replay": 40.0,
+    "walker2d-medium-replay": 58.8,
+    "hopper-expert": 111.5,
+    "halfcheetah-expert": 92.9,
+    "walker2d-expert": 108.8,
+}
+# Squared errors of reward models that were trained on hopper-medium: mean and standard deviation over the data.
+_REWARD_ERRORS = {
+    "reward-wgan": ((0.013, 0.059), (0.00019, 0.0037), (0.0039, 0.050)),
+    "reward-vae": ((0.011, 0.055), (0.000021, 0.00011), (0.0019, 0.032)),
+    "reward-mlp": ((0.011, 0.061), (0.000024, 0.00014), (0.0022, 0.047)),
+    "reward-gaussian": ((5.18, 2.05), (0.60, 0.68), (1.59, 1.79)),
+}
 _VALUE_WEIGHTED = {"hopper-medium": 59.2, "hopper-medium-expert": 66.0}
 
 
@@ -52,6 +74,17 @@ def published_score(method: str, data: str, which: str = "last") -> float | None
         return None
     if method == "value-weighted-bc":
         return _VALUE_WEIGHTED.get(name)
+    if method == "ts-mlp-bc":
+        return _TS_MLP.get(name)
+    method = "ts-bc" if method == "ts-wgan-bc" else method
     if method not in _METHODS or name not in _TABLE1:
         return None
     return _TABLE1[name][_METHODS.index(method)]
+
+
+def published_reward_error(model: str, trained_on: str, data: str) -> tuple[float, float] | None:
+    """Return the published squared error of a reward model on other data, and its standard deviation, or None."""
+    others = ("hopper-random", "hopper-expert", "hopper-medium-replay")
+    if trained_on != "hopper-medium" or data not in others or model not in _REWARD_ERRORS:
+        return None
+    return _REWARD_ERRORS[model][others.index(data)]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajstitch.bench.published import SOURCES
+from trajstitch.bench.suite_figures import fraction_sections, maze_sections, reward_sections, section
+from trajstitch.bench.suite_tables import fraction_tables, maze_tables, reward_tables
 from trajstitch.bench.suites import SUITES
 from trajstitch.bench.tables import (
     THRESHOLDS,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 def write_reports(out: Path) -> tuple[str, dict[str, Any]]:
     """Write report.md and report.html into a folder of bench; return the Markdown and the numbers in it."""
     results = read_results(out)
-    if not results.records:
+    if not results.records and not results.rewards:
         raise InputError(f"{out} has no finished cell yet; run trajstitch bench {results.grid.suite} --out {out}")
     text = markdown(results)
     write_text(out / "report.md", text)
@@ -55,8 +57,8 @@ def write_reports(out: Path) -> tuple[str, dict[str, Any]]:
 
 def tables(results: Results) -> list[Table]:
     """Return all tables in the order of the report; those without a row are left out."""
-    found = []
-    for which in WHICH:
+    found = [*fraction_tables(results), *reward_tables(results), *maze_tables(results)]
+    for which in _shown(results):
         found += [
             score_table(results, which),
             aggregate_table(results, which),
@@ -71,9 +73,14 @@ def sizes(results: Results) -> str:
     """Return a sentence on what was run and how much of it is finished."""
     grid = results.grid
     steps = "each method's own" if grid.steps is None else f"{grid.steps:,}"
-    unit = "normalised (0 is a random policy, 100 an expert)" if results.unit == "normalised" else "raw returns"
+    units = {
+        "normalised": "normalised (0 is a random policy, 100 an expert)",
+        "success": "success in % of episodes",
+    }
+    unit = units.get(results.unit, "raw returns")
+    finished = len(results.records) + len(results.rewards)
     return (
-        f"Finished cells: {len(results.records)} of {len(grid.cells)}. Policies per cell: {grid.seeds}; stitching "
+        f"Finished cells: {finished} of {len(grid.cells)}. Policies per cell: {grid.seeds}; stitching "
         f"seeds: {grid.stitch_seeds}; gradient steps: {steps}; episodes per checkpoint: {grid.episodes}; preset: "
         f"{grid.preset}. Scores are {unit}."
     )
@@ -109,18 +116,17 @@ def page(results: Results) -> str:
     sections = []
     with plot_style():
         sections.append(_iterations(results))
-        for which in WHICH:
-            sections += [_section(score_table(results, which)), _aggregates(results, which)]
+        sections += [fraction_sections(results), reward_sections(results), maze_sections(results)]
+        for which in _shown(results):
+            sections += [section(score_table(results, which)), _aggregates(results, which)]
             sections += [_improvements(results, which), _profiles(results, which)]
-    sections += [_section(data_table(results)), _section(cell_table(results)), _section(failure_table(results))]
+    sections += [section(data_table(results)), section(cell_table(results)), section(failure_table(results))]
     return whole_page(f"{suite}: benchmark report", header + "".join(sections))
 
 
-def _section(table: Table) -> str:
-    """Return a table as a section; nothing if it has no row."""
-    if not table.rows:
-        return ""
-    return html.section(escape(table.title), escape(table.reading), html.table(table.head, table.rows))
+def _shown(results: Results) -> tuple[Which, ...]:
+    """Return the checkpoints that have tables: of one alone, the last is the best."""
+    return WHICH if results.grid.checkpoints > 1 else WHICH[:1]
 
 
 def _aggregates(results: Results, which: Which) -> str:
@@ -146,7 +152,9 @@ def _with_bars(
     zero: float,
     axis: tuple[float, float] | None = None,
 ) -> str:
-    """Return a table with a bar and an interval in each row's second column."""
+    """Return a table with a bar and an interval in each row's second column; nothing if it has no row."""
+    if not table.rows:
+        return ""
     ends = [end for one in drawn if one for end in (one.low, one.high)]
     low, high = axis or (min(zero, *ends), max(zero, *ends, zero + 1e-9))
     rows = []
@@ -160,7 +168,7 @@ def _with_bars(
 
 def _profiles(results: Results, which: Which) -> str:
     """Return one small plot per method: its profile with its interval, and that of BC in grey."""
-    if results.unit != "normalised":
+    if results.unit != "normalised" or not results.methods:
         return ""
     table = profile_table(results, which)
     curves = {}

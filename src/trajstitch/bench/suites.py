@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from trajstitch.bench.datasets import DEMO, KINDS, LOCOMOTION
+from trajstitch.bench.datasets import DEMO, ENVS, FRACTIONS, KINDS, LOCOMOTION, MAZES, is_maze
 from trajstitch.methods import METHODS
 from trajstitch.methods.weigh import WEIGH_PRESETS, Weigh
 from trajstitch.models.dynamics import DynamicsConfig
@@ -30,10 +30,12 @@ class Recipe:
     """A row of a table: what is done to the data, and what is trained on them."""
 
     title: str  # in tables
-    method: str  # key of METHODS
+    method: str | None  # key of METHODS; None: no policy is trained, only a reward model
     planner: Literal["greedy", "optimal"] | None = None  # the data are stitched first
     iterations: int | None = None  # take the data after so many iterations; None: after the last
     weigh: bool = False  # the steps are weighed before they are cloned
+    plan: bool = True  # of the planner optimal: clone every state's best step rather than composed trajectories
+    reward: Literal["wgan", "vae", "mlp", "gaussian"] | None = None  # the reward model; None: the preset's
 
 
 RECIPES: dict[str, Recipe] = {
@@ -58,6 +60,21 @@ RECIPES: dict[str, Recipe] = {
     "optimal-percent-bc": Recipe("Optimal+10%BC", "percent-bc", "optimal"),
     "optimal-weighted": Recipe("Optimal+Weighted BC", "bc", "optimal", weigh=True),
     **{f"ts-bc-{k}": Recipe(f"TS+BC, iteration {k}", "bc", "greedy", k) for k in range(1, 6)},
+    "gaussian-bc": Recipe("Gaussian BC", "gaussian-bc"),
+    "ts-gaussian-bc": Recipe("TS+Gaussian BC", "gaussian-bc", "greedy"),
+    "ts-wgan-bc": Recipe("TS(WGAN)+BC", "bc", "greedy", reward="wgan"),
+    "ts-mlp-bc": Recipe("TS(MLP)+BC", "bc", "greedy", reward="mlp"),
+    "composed": Recipe("Composed+BC", "bc", "optimal", plan=False),
+    "reward-wgan": Recipe("WGAN", None, reward="wgan"),
+    "reward-vae": Recipe("VAE", None, reward="vae"),
+    "reward-mlp": Recipe("MLP", None, reward="mlp"),
+    "reward-gaussian": Recipe("Gaussian", None, reward="gaussian"),
+}
+REWARD_MODELS = tuple(name for name, recipe in RECIPES.items() if recipe.method is None)
+# Reward models are compared on these data, and then on others of the same environment.
+REWARD_DATA: dict[str, tuple[str, ...]] = {
+    **{f"{env}-medium": tuple(f"{env}-{kind}" for kind in ("random", "expert", "medium-replay")) for env in ENVS},
+    DEMO: (f"{DEMO}-random",),
 }
 TABLE1 = tuple(RECIPES)[:14]
 
@@ -74,7 +91,20 @@ def chosen_settings(method: str, name: str) -> dict[str, Any]:
         return {"terminate": "env", "penalty": _MOPO.get(name, 1.0)}  # as published, like the next
     if method == "morel":
         return {"terminate": "env", "threshold": _MOREL.get(name)}
-    return {}
+    return _in_maze(method) if is_maze(name) else {}
+
+
+def _in_maze(method: str) -> dict[str, Any]:
+    """Return the settings of a method in mazes; the discount and the expectile of IQL are OGBench's."""
+    if method in ("bc", "percent-bc", "gaussian-bc", "weighted-bc"):
+        return {"steps": 20_000}
+    discount = {"discount": 0.995} if method in ("iql", "td3bc", "cql") else {}
+    return {"steps": 100_000, **discount, **({"expectile": 0.9} if method == "iql" else {})}
+
+
+def runs_on(method: str, name: str) -> bool:
+    """Whether a method is run on a data set: reward models are compared on some alone."""
+    return RECIPES[method].method is not None or name in REWARD_DATA
 
 
 def paper_name(name: str) -> str:
@@ -92,9 +122,11 @@ class Preset:
 
     improve: Improve
     weigh: Weigh
+    reward: RewardConfig  # reward models that are compared
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
 
 
+_REWARD = RewardConfig(fit=Fit(500_000, 256, 1e-4), patience=0)  # the paper's, but for the WGAN's penalty
 _FEW = Fit(20, 16, 1e-3)
 _SMALL = {"width": 8, "depth": 1}
 _WORLD = {
@@ -129,8 +161,9 @@ PRESET: dict[str, Preset] = {
             reach=ReachConfig(nearest=8),
         ),
         Weigh(members=2, width=8, depth=1, fit=_FEW),
+        RewardConfig(width=8, fit=_FEW, patience=0),
         {
-            **{name: _SMALL for name in ("bc", "percent-bc", "iql", "td3bc", "td3tsbc", "cql")},
+            **{name: _SMALL for name in ("bc", "percent-bc", "gaussian-bc", "iql", "td3bc", "td3tsbc", "cql")},
             "weighted-bc": {**_SMALL, "value_steps": 20},
             "mopo": _WORLD,
             "morel": _WORLD,
@@ -139,10 +172,13 @@ PRESET: dict[str, Preset] = {
             "diffuser": _DIFFUSED,
         },
     ),
-    "quick": Preset(PRESETS["quick"], WEIGH_PRESETS["quick"]),
-    "standard": Preset(PRESETS["standard"], WEIGH_PRESETS["standard"]),
+    "quick": Preset(PRESETS["quick"], WEIGH_PRESETS["quick"], replace(_REWARD, fit=Fit(20_000, 256, 1e-3))),
+    "standard": Preset(PRESETS["standard"], WEIGH_PRESETS["standard"], _REWARD),
     "paper": Preset(
-        PRESETS["paper"], WEIGH_PRESETS["standard"], {name: entry.paper for name, entry in METHODS.items()}
+        PRESETS["paper"],
+        WEIGH_PRESETS["standard"],
+        replace(_REWARD, penalty=0.0),
+        {name: entry.paper for name, entry in METHODS.items()},
     ),
 }
 
@@ -186,10 +222,29 @@ SUITES: dict[str, Suite] = {
             *("optimal", "optimal-percent-bc", "optimal-weighted"),
         ),
     ),
+    "expert-fraction": Suite(
+        "Noisy expert data with a share of expert episodes: returns, and the distance of clones from the expert.",
+        FRACTIONS,
+        ("gaussian-bc", "ts-gaussian-bc"),
+        transitions=300_000,  # of the episodes with noise
+    ),
+    "reward-models": Suite(
+        "Four reward models: their errors in training and on other data, and stitching with two of them.",
+        LOCOMOTION,
+        (*REWARD_MODELS, "bc", "ts-wgan-bc", "ts-mlp-bc"),
+    ),
+    "mazes": Suite(
+        "Mazes that no recorded walk solves: success of composed data and of other methods.",
+        MAZES,
+        ("bc", "percent-bc", "iql", "td3bc", "cql", "diffuser", "ts-bc", "composed", "optimal"),
+        stitch_seeds=1,
+        checkpoints=1,
+        preset="quick",
+    ),
     "smoke": Suite(
         "Every method, tiny: says that everything runs, and nothing else.",
         (DEMO,),
-        (*TABLE1, "value-weighted-bc", "ts-percent-bc", "ts-bc-1"),
+        (*TABLE1, "value-weighted-bc", "ts-percent-bc", "ts-bc-1", "ts-gaussian-bc", "composed", *REWARD_MODELS),
         seeds=2,
         stitch_seeds=1,
         steps=20,
@@ -201,13 +256,26 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def improve_settings(recipe: Recipe, preset: str) -> Improve:
-    """Return how the data of a recipe are stitched, all iterations."""
+def improve_settings(recipe: Recipe, name: str, preset: str) -> Improve:
+    """Return how a data set is stitched for a recipe, all iterations."""
     assert recipe.planner is not None
-    return replace(PRESET[preset].improve, planner=recipe.planner)
+    config = replace(PRESET[preset].improve, planner=recipe.planner)
+    if recipe.reward is not None:
+        config = replace(config, reward=replace(config.reward, kind=recipe.reward))
+    if name in FRACTIONS and name.startswith("walker2d"):  # the paper's rule, there and nowhere else
+        config = replace(config, max_changes=10)
+    return config
 
 
 def train_settings(recipe: Recipe, name: str, preset: str, steps: int | None) -> dict[str, Any]:
     """Return the settings of a recipe's method for one data set."""
+    assert recipe.method is not None
     settings = {**chosen_settings(recipe.method, name), **PRESET[preset].settings.get(recipe.method, {})}
     return settings | ({} if steps is None else {"steps": steps})
+
+
+def reward_settings(recipe: Recipe, preset: str, steps: int | None) -> RewardConfig:
+    """Return the settings of a reward model that is compared with others."""
+    assert recipe.reward is not None
+    config = replace(PRESET[preset].reward, kind=recipe.reward)
+    return config if steps is None else replace(config, fit=replace(config.fit, steps=steps))

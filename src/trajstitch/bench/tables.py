@@ -30,7 +30,7 @@ from trajstitch.report.html import number
 
 Which = Literal["last", "best"]
 WHICH: tuple[Which, ...] = ("last", "best")
-BASELINES = ("bc", "percent-bc")
+BASELINES = ("bc", "percent-bc", "gaussian-bc")
 THRESHOLDS = np.linspace(0, 125, 126)  # of normalised scores in a performance profile
 MISSING = "missing"
 
@@ -49,20 +49,26 @@ class Results:
     """What is in a folder of bench."""
 
     grid: Grid
-    records: dict[Cell, dict[str, Any]]
+    records: dict[Cell, dict[str, Any]]  # of policies
+    rewards: dict[Cell, dict[str, Any]]  # of reward models
     failures: dict[Cell, str]
 
     @cached_property
     def unit(self) -> str:
-        """What scores are: normalised, where every environment has reference scores, else raw returns."""
-        known = all(record["last"]["normalised"] for record in self.records.values())
-        return "normalised" if known else "raw"
+        """What scores are: success where there are goals, normalised where there are references, else raw."""
+        scores = [record["last"] for record in self.records.values()]
+        return next((unit for unit in ("success", "normalised") if all(one.get(unit) for one in scores)), "raw")
+
+    @property
+    def asked(self) -> list[str]:
+        """The methods that train policies, finished or not."""
+        return [method for method in self.grid.methods if RECIPES[method].method is not None]
 
     @property
     def methods(self) -> list[str]:
-        """The methods of which some cell is finished."""
+        """The methods of which some policies are finished."""
         done = {cell.method for cell in self.records}
-        return [method for method in self.grid.methods if method in done]
+        return [method for method in self.asked if method in done]
 
     def of(self, method: str, data: str) -> list[Cell]:
         """Return the cells of a method on a data set, finished or not."""
@@ -102,7 +108,10 @@ def read_results(out: Path) -> Results:
     grid = stored_grid(out)
     records = read_records(out, grid.cells)
     failed = [cell for cell in grid.cells if cell not in records and failure_path(out, cell).exists()]
-    return Results(grid, records, {cell: failure_path(out, cell).read_text().strip() for cell in failed})
+    failures = {cell: failure_path(out, cell).read_text().strip() for cell in failed}
+    rewards = {cell: record for cell, record in records.items() if cell.recipe.method is None}
+    policies = {cell: record for cell, record in records.items() if cell not in rewards}
+    return Results(grid, policies, rewards, failures)
 
 
 def title(method: str) -> str:
@@ -115,17 +124,17 @@ def title(method: str) -> str:
 
 def score_table(results: Results, which: Which) -> Table:
     """Return scores of every method on every data set, beside published ones."""
-    columns = [(method, _any_published(results, method, which)) for method in results.grid.methods]
+    columns = [(method, _any_published(results, method, which)) for method in results.asked]
     head = ["data"]
     for method, beside in columns:
         head += [title(method), *([f"{title(method)}, published"] if beside else [])]
     rows = []
-    for data in results.grid.data:
+    for data in results.grid.data if columns else ():
         row = [data]
         for method, beside in columns:
             row += [_cell(results, method, data, which), *([_published(method, data, which)] if beside else [])]
         rows.append(row)
-    if len(results.grid.data) > 1:
+    if len(rows) > 1:
         rows.append(["mean", *_column_means(results, columns, which)])
     checkpoint = (
         "Scores of the last checkpoint"
@@ -274,7 +283,7 @@ def cell_table(results: Results) -> Table:
     """Return every method on every data set with intervals: last and best, and what is missing."""
     rows = []
     for data in results.grid.data:
-        for method in results.grid.methods:
+        for method in results.asked:
             state = results.state(method, data)
             cells = []
             for which in WHICH:
@@ -296,7 +305,8 @@ def data_table(results: Results) -> Table:
     stitching = [method for method in results.methods if RECIPES[method].planner is not None]
     rows = []
     for data in results.grid.data:
-        found = [record for cell, record in results.records.items() if cell.data == data]
+        everything = {**results.records, **results.rewards}
+        found = [record for cell, record in everything.items() if cell.data == data]
         if not found:
             rows.append([data, MISSING, *["–"] * (2 + len(stitching))])
             continue
@@ -342,7 +352,7 @@ def summary(results: Results) -> dict[str, Any]:
     return {
         "suite": results.grid.suite,
         "cells": len(results.grid.cells),
-        "finished": len(results.records),
+        "finished": len(results.records) + len(results.rewards),
         "unit": results.unit,
         "iqm": {
             which: {

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, MaybeStr, parse_as
-from trajstitch.errors import InputError
+from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, MaybeStr, MaybeTracker, parse_as
+from trajstitch.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from trajstitch.bench.engine import Failures
     from trajstitch.bench.grid import Cell, Grid
+    from trajstitch.progress import Tell
 
-_ENGINES = ("local", "slurm")
+_ENGINES = ("local", "ray", "slurm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,8 @@ class Bench(Command):
     """
 
     suite: Annotated[Positional[str], tyro.conf.arg(metavar="SUITE")]
-    """table1, iterations, weighted-bc, weigh or smoke (everything tiny, in minutes); or speed."""
+    """table1, iterations, expert-fraction, reward-models, weighted-bc, weigh, mazes, or smoke (everything tiny, in
+    minutes); or speed."""
     out: str
     """Folder of the runs and records; finished cells in it are not run again."""
     data: tuple[str, ...] = ()
@@ -38,7 +42,7 @@ class Bench(Command):
     stitch_seeds: MaybeInt = None
     """Times that data are stitched anew, each with --seeds policies; unless given, the suite's."""
     steps: MaybeInt = None
-    """Gradient steps of every policy; unless given, the suite's, or each method's own."""
+    """Gradient steps of every policy and compared reward model; unless given, the suite's, or each one's own."""
     preset: MaybeStr = None
     """Sizes of the models that stitch and weigh: tiny, quick, standard or paper; unless given, the suite's."""
     transitions: MaybeInt = None
@@ -48,22 +52,30 @@ class Bench(Command):
     shared: str = "shared"
     """Folder with policies/ and replay/, for data sets that are not in the cache of D4RL's files."""
     engine: str = "local"
-    """local: processes of this machine. slurm: print the script of an array job and run nothing."""
+    """local: processes of this machine. ray: a Ray cluster. slurm: only print the script of an array job."""
     workers: MaybeInt = None
-    """Processes side by side; unless given, one per core."""
+    """Cells side by side; unless given, one per core, or all that a cluster has room for."""
+    address: MaybeStr = None
+    """Of a Ray cluster, such as HOST:6379; unless given, RAY_ADDRESS, or else a cluster on this machine."""
+    cell_cpus: float = 1
+    """CPUs of the cluster that a cell takes."""
+    cell_gpus: MaybeFloat = None
+    """GPUs of the cluster that a cell takes; unless given, a quarter of one where there are any."""
+    track: MaybeTracker = None
+    """Also log the score of each finished cell to a tracker, whose files go beside the folder."""
     cell: MaybeInt = None
     """Run only the cell of this number, from 0 on, as a task of an array job does."""
 
     def run(self) -> dict[str, Any]:
         """Run what is missing, and say what is there."""
-        from trajstitch.bench.engine import run_local
         from trajstitch.bench.grid import open_folder, read_records
         from trajstitch.progress import bar
+        from trajstitch.tracking import tracking
 
         if self.engine not in _ENGINES:
-            raise InputError(
-                f"there is no engine {self.engine!r} yet; use --engine local on one machine, or --engine slurm"
-            )
+            raise unknown("engine", self.engine, _ENGINES)
+        if self.engine != "ray" and self.address:
+            raise InputError("--address is that of a Ray cluster; give --engine ray too")
         if self.workers is not None and self.workers < 1:
             raise InputError(f"--workers must be at least 1, not {self.workers}")
         grid, out = self._grid(), Path(self.out)
@@ -72,13 +84,30 @@ class Bench(Command):
             return self._print_script(grid)
         open_folder(out, grid)
         with bar(f"{self.suite}, cells", self.quiet) as tell:
-            failures = run_local(out, Path(self.shared), grid, cells, self.workers, tell)
-        finished = len(read_records(out, cells))
+            failures = self._run_cells(out, grid, cells, tell)
+        records = read_records(out, cells)
+        with tracking(self.track, self.out, grid.sizes) as log:
+            for cell, record in records.items():
+                kinds = ("train", "test") if cell.recipe.method is None else ("returns",)
+                for kind in kinds:
+                    for step, values in zip(record["step"], record[kind], strict=True):
+                        log(step, {f"{kind}/{cell.name}": float(np.mean(values))})
+        finished = len(records)
         self.say(f"{self.out}: {finished} of {len(cells)} cells finished; trajstitch report {self.out} shows them")
         if failures:
             name, why = next(iter(failures.items()))
             raise InputError(f"{self.out}: {len(failures)} of {len(cells)} cells failed, the first, {name}: {why}")
         return {"out": self.out, "cells": len(cells), "finished": finished}
+
+    def _run_cells(self, out: Path, grid: Grid, cells: list[Cell], tell: Tell) -> Failures:
+        from trajstitch.bench.engine import run_local
+
+        if self.engine == "local":
+            return run_local(out, Path(self.shared), grid, cells, self.workers, tell)
+        from trajstitch.bench.ray_engine import Cluster, run_ray
+
+        cluster = Cluster(self.address, self.workers, self.cell_cpus, self.cell_gpus)
+        return run_ray(out, Path(self.shared), grid, cells, cluster, tell)
 
     def _grid(self) -> Grid:
         from trajstitch.bench.grid import make_grid

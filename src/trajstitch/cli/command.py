@@ -23,6 +23,9 @@ Physics = Literal["gymnasium", "d4rl"]
 MaybePhysics = Annotated[Physics | None, tyro.conf.arg(metavar="{gymnasium,d4rl}", help_behavior_hint="")]
 MaybeFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 MaybeInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+MaybeTracker = Annotated[
+    Literal["tensorboard", "wandb"] | None, tyro.conf.arg(metavar="{tensorboard,wandb}", help_behavior_hint="")
+]
 MaybeStr = Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")]
 
 C = TypeVar("C", bound="Command")

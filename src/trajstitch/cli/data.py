@@ -25,6 +25,7 @@ from trajstitch.progress import bar
 
 if TYPE_CHECKING:
     from trajstitch.data import Dataset
+    from trajstitch.evaluation.collect import Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +113,15 @@ class Collect(Command):
     """A policy file, random, or walker for short walks in a maze; leave it out with --mix."""
     env: str
     """Gymnasium id, such as Hopper-v5."""
-    steps: int
-    """At least this many steps."""
+    steps: MaybeInt = None
+    """At least this many steps; give this or --episodes."""
+    episodes: MaybeInt = None
+    """Exactly this many episodes."""
     out: str
     """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
     mix: tuple[str, ...] = ()
-    """Several policies as FILE:SHARE, such as medium.npz:0.9 expert.npz:0.1."""
+    """Several policies as FILE:SHARE or FILE:SHARE:NOISE, such as medium.npz:0.9 expert.npz:0.1. Shares are of the
+    steps, or of the episodes with --episodes."""
     physics: Physics = "gymnasium"
     """d4rl: the masses of the simulator that recorded D4RL's data."""
     deterministic: bool = False
@@ -139,8 +143,10 @@ class Collect(Command):
 
         if bool(self.policy) == bool(self.mix):
             raise InputError("give either one POLICY or --mix FILE:SHARE FILE:SHARE …")
+        if (self.steps is None) == (self.episodes is None):
+            raise InputError("give either --steps or --episodes")
         shares = [_share(word) for word in self.mix]
-        check_apart([self.policy] if self.policy else [name for name, _ in shares], place(self.out))
+        check_apart([self.policy] if self.policy else [part.policy for part in shares], place(self.out))
         writer(self.out)  # raises InputError now if the ending is unknown
         if not self.out.startswith("minari:"):
             check_target(Path(place(self.out)), self.overwrite)
@@ -151,6 +157,7 @@ class Collect(Command):
             "walk_length": self.walk_length,
             "env_horizon": self.env_horizon,
             "seed": self.seed,
+            "episodes": self.episodes,
         }
         with bar("collecting", self.quiet) as tell:
             if self.policy:
@@ -194,13 +201,16 @@ def _with_task(data: Dataset) -> Dataset:
         env.close()
 
 
-def _share(text: str) -> tuple[str, float]:
-    name, _, share = text.rpartition(":")
-    try:
-        value = float(share)
-    except ValueError:
-        raise InputError(f"--mix {text}: write FILE:SHARE, such as medium.npz:0.9") from None
-    return _policy_file(name), value
+def _share(text: str) -> Share:
+    from trajstitch.evaluation.collect import Share
+
+    for parts in (text.rsplit(":", 2), text.rsplit(":", 1)):
+        try:
+            name, (share, *noise) = parts[0], map(float, parts[1:])
+        except ValueError:
+            continue
+        return Share(_policy_file(name), share, *noise)
+    raise InputError(f"--mix {text}: write FILE:SHARE or FILE:SHARE:NOISE, such as medium.npz:0.9")
 
 
 def _policy_file(name: str) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from trajstitch.cli.command import DataCommand, parse_as, parse_preset
+from trajstitch.blocks import Mapper, RayMapper, in_process
+from trajstitch.cli.command import DataCommand, MaybeStr, MaybeTracker, parse_as, parse_preset
+from trajstitch.cluster import connected
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, place
@@ -21,6 +26,7 @@ from trajstitch.stitching.improve import Improve, Result
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import check_apart
 from trajstitch.storage.jax_cache import keep_compiled
+from trajstitch.tracking import tracking
 from trajstitch.training.networks import pick
 
 
@@ -38,6 +44,10 @@ class ImproveCommand(DataCommand):
     """Which of the policies in that file, where it holds several seeds."""
     weigh: bool = False
     """Also give each step of the improved data a weight, by the critics of the preset of trajstitch weigh."""
+    ray: MaybeStr = None
+    """Find neighbours and edges of very large data on the Ray cluster of this address; local: on this machine."""
+    track: MaybeTracker = None
+    """Also log losses and scores to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Annotated[Improve, tyro.conf.arg(name="")]
@@ -50,7 +60,11 @@ class ImproveCommand(DataCommand):
         check_apart([place(name) for name in inputs], self.out)
         data = self.load()
         ending = Path(self.data).suffix
-        with bars(self.quiet) as tell:
+        with (
+            bars(self.quiet) as tell,
+            blocks_on(self.ray) as mapper,
+            tracking(self.track, self.out, dataclasses.asdict(self.settings)) as log,
+        ):
             run, result = improve_run(
                 data,
                 self.settings,
@@ -61,7 +75,9 @@ class ImproveCommand(DataCommand):
                 overwrite=self.overwrite,
                 policy=one_policy(self.policy, self.policy_seed) if self.policy else None,
                 inputs=inputs,
+                mapper=mapper,
                 tell=tell,
+                log=log,
             )
         self.say(verdict(data, result))
         self.say(f"{run.path}/report.html shows what was done")
@@ -115,6 +131,16 @@ def verdict(data: Dataset, result: Result) -> str:
             "better trajectory"
         )
     return text
+
+
+@contextmanager
+def blocks_on(address: str | None) -> Iterator[Mapper]:
+    """Yield what maps blocks: on the Ray cluster of this address, or in this process."""
+    if address is None:
+        yield in_process
+        return
+    with connected(None if address == "local" else address) as ray:
+        yield RayMapper(ray)
 
 
 def one_policy(file: str, seed: int) -> Policy:

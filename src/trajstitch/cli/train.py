@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from trajstitch.cli.command import DataCommand, MaybeInt, MaybePhysics, MaybeStr, parse_as, parse_preset
+from trajstitch.cli.command import (
+    DataCommand,
+    MaybeInt,
+    MaybePhysics,
+    MaybeStr,
+    MaybeTracker,
+    parse_as,
+    parse_preset,
+)
 from trajstitch.cli.tables import score_table
 from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError, unknown
@@ -42,6 +50,8 @@ class Train(DataCommand):
     """Time limit, where the environment has none of its own."""
     no_evaluation: bool = False
     """Train only, without scores."""
+    track: MaybeTracker = None
+    """Also log losses and scores to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Any
@@ -63,6 +73,7 @@ class Train(DataCommand):
         from trajstitch.jobs.train import train_run
         from trajstitch.storage.atomic import check_apart
         from trajstitch.storage.jax_cache import keep_compiled
+        from trajstitch.tracking import tracking
 
         keep_compiled()
         check_apart(self.inputs, self.out)
@@ -74,7 +85,10 @@ class Train(DataCommand):
                 scoring.check(data)
             except InputError as error:
                 raise error.within(self.data) from error
-        with bar(f"training {self.method}", self.quiet) as tell:
+        with (
+            bar(f"training {self.method}", self.quiet) as tell,
+            tracking(self.track, self.out, dataclasses.asdict(self.settings)) as log,
+        ):
             run, scored = train_run(
                 self.method,
                 data,
@@ -87,6 +101,7 @@ class Train(DataCommand):
                 overwrite=self.overwrite,
                 inputs=self.inputs,
                 tell=tell,
+                log=log,
                 **{field.name: getattr(self.settings, field.name) for field in dataclasses.fields(self.settings)},
             )
         result: dict[str, Any] = {"out": self.out, "loss": run.metrics()[-1]["loss"]}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from trajstitch.cli.command import DataCommand, MaybeStr, parse_as, parse_preset
+from trajstitch.cli.command import DataCommand, MaybeStr, MaybeTracker, parse_as, parse_preset
 from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError
 from trajstitch.formats import frame_weights, place, save, writer
@@ -17,6 +18,7 @@ from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, Weigh
 from trajstitch.progress import bar
 from trajstitch.storage.atomic import check_apart, check_target
 from trajstitch.storage.jax_cache import keep_compiled
+from trajstitch.tracking import tracking
 
 _AGREE = 0.3  # critics whose advantages correlate less than this hardly agree
 
@@ -33,6 +35,8 @@ class WeighCommand(DataCommand):
     """Also write one row per frame, with LeRobot's index columns and the weight, to this file (.parquet)."""
     preset: Literal["quick", "standard"] = "standard"
     """quick: minutes on two cores; standard: minutes on a GPU."""
+    track: MaybeTracker = None
+    """Also log losses and scores to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Replace the outputs if they exist, and a run with other settings or data."""
     settings: Annotated[Weigh, tyro.conf.arg(name="")]
@@ -47,7 +51,10 @@ class WeighCommand(DataCommand):
             self.settings.check(data)
         except InputError as error:
             raise error.within(self.data) from error
-        with bar("weighing", self.quiet) as tell:
+        with (
+            bar("weighing", self.quiet) as tell,
+            tracking(self.track, self._run_dir, dataclasses.asdict(self.settings)) as log,
+        ):
             run, weighed, appraisal = weigh_run(
                 data,
                 self.settings,
@@ -56,6 +63,7 @@ class WeighCommand(DataCommand):
                 overwrite=self.overwrite,
                 inputs=[self.data],
                 tell=tell,
+                log=log,
             )
         save(weighed, self.out, overwrite=self.overwrite)
         if self.frames:

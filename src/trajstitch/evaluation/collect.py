@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,9 @@ RANDOM = "random"  # the policy that draws actions uniformly from the action spa
 def collect(
     policy: Policy | ActionPlanner | str | Path,
     env_id: str,
-    steps: int,
+    steps: int | None = None,
     *,
+    episodes: int | None = None,
     physics: str = "gymnasium",
     deterministic: bool = False,
     noise: float | None = None,
@@ -37,7 +39,7 @@ def collect(
     together: int = 64,
     tell: Tell = silent,
 ) -> Dataset:
-    """Roll a policy out and return the first whole episodes with at least `steps` steps in total.
+    """Roll a policy out and return the first whole episodes: `episodes` of them, or at least `steps` steps.
 
     Episodes are counted in the order they began, not in the order they ended, so long ones are as likely to be
     kept as short ones.
@@ -46,7 +48,8 @@ def collect(
         policy: a policy or planner, its file, a run directory of train, "random" for uniform actions, or "walker"
             for short walks in a maze (see `walk`).
         env_id: the Gymnasium id, such as Hopper-v5.
-        steps: at least this many steps.
+        steps: at least this many steps; either this or `episodes` is given.
+        episodes: exactly this many episodes.
         physics: gymnasium, or d4rl for the masses of the simulator that recorded D4RL's data.
         deterministic: take the most likely action instead of drawing one.
         noise: std of Gaussian noise added to actions, in half-ranges of the action; unless given, 0 or, for
@@ -58,11 +61,13 @@ def collect(
             stochastic policy draws other random numbers when this changes.
         tell: a callback for progress.
     """
-    for name, number in (("steps", steps), ("together", together)):
-        if number < 1:
-            raise InputError(f"{name} must be at least 1, not {number}")
+    asked = _asked(steps, episodes)
+    if together < 1:
+        raise InputError(f"together must be at least 1, not {together}")
     if str(policy) == WALKER:
         _check_maze(env_id)
+        if steps is None:
+            raise InputError("walks are recorded by steps; give steps instead of episodes")
         options: dict[str, Any] = {"walk_length": walk_length, "seed": seed, "env_horizon": env_horizon}
         return walk(env_id, steps, noise=NOISE if noise is None else noise, tell=tell, **options)
     if isinstance(policy, str | Path) and Path(policy).is_dir():
@@ -70,50 +75,81 @@ def collect(
     one = load_policy(policy) if isinstance(policy, str | Path) and str(policy) != RANDOM else policy
     many = 1 if isinstance(one, str | Path) else one.count or 1  # stacked policies take turns
     start, act_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2))
-    env = envs.make(env_id, -(-min(together, steps) // many) * many, physics=physics, horizon=env_horizon)
+    env = envs.make(env_id, -(-min(together, asked) // many) * many, physics=physics, horizon=env_horizon)
     try:
         if isinstance(one, str | Path):
             act = _uniform(env, act_seed)
         else:
             act = actor(one, env, None if deterministic else act_seed, noise or 0.0)
-        episodes = _first_episodes(play(env, act, itertools.count(start)), steps, tell)
+        kept = _first_episodes(play(env, act, itertools.count(start)), asked, episodes is not None, tell)
     finally:
         env.close()
     name = str(policy) if isinstance(policy, str | Path) else "policy"
     info: dict[str, Any] = {"env_id": env_id, "physics": physics, "policy": Path(name).name, "seed": seed}
-    return from_trajectories(episodes, info | ({"env_horizon": env_horizon} if env_horizon else {}))
+    return from_trajectories(kept, info | ({"env_horizon": env_horizon} if env_horizon else {}))
+
+
+class Share(NamedTuple):
+    """A part of a mixture."""
+
+    policy: str  # its file
+    share: float  # of the steps, or of the episodes
+    noise: float | None = None  # of this part alone; None: that of the whole mixture
 
 
 def collect_mixture(
-    shares: Sequence[tuple[str, float]], env_id: str, steps: int, *, seed: int = 0, **options: Any
+    shares: Sequence[tuple[str, float] | Share],
+    env_id: str,
+    steps: int | None = None,
+    *,
+    episodes: int | None = None,
+    noise: float | None = None,
+    seed: int = 0,
+    **options: Any,
 ) -> Dataset:
-    """Collect from several policies, each with its share of the steps, one policy after another.
+    """Collect from several policies, each with its share of the steps or episodes, one policy after another.
 
     Arguments:
-        shares: policy files with their shares of the steps; the shares add up to 1.
+        shares: policy files with their shares, and noise of their own if wanted; the shares add up to 1.
         env_id: the Gymnasium id, such as Hopper-v5.
-        steps: at least this many steps in total.
+        steps: at least this many steps in total; either this or `episodes` is given.
+        episodes: this many episodes in total, up to the rounding of shares; at least one of each part.
+        noise: the noise of parts that have none of their own.
         seed: the random seed.
         options: further arguments of `collect`.
     """
-    total = sum(share for _, share in shares)
-    if not shares or any(not share > 0 for _, share in shares) or abs(total - 1) > 1e-6:
-        given = ", ".join(f"{name}:{share:g}" for name, share in shares)
+    parts = [Share(*part) for part in shares]
+    total = sum(part.share for part in parts)
+    if not parts or any(not part.share > 0 for part in parts) or abs(total - 1) > 1e-6:
+        given = ", ".join(f"{part.policy}:{part.share:g}" for part in parts)
         raise InputError(f"the shares of a mixture must be above 0 and add up to 1, not {given}")
-    parts = [
-        collect(name, env_id, max(1, round(steps * share)), seed=seed + 1000 * i, **options)
-        for i, (name, share) in enumerate(shares)
-    ]
-    mixture = " ".join(f"{Path(name).name}:{share:g}" for name, share in shares)
-    data = concatenate(parts)
-    return Dataset(
-        data.obs,
-        data.action,
-        data.reward,
-        data.start,
-        data.terminal,
-        {**data.info, "policy": mixture, "seed": seed},
-    )
+    asked, unit = _asked(steps, episodes), "steps" if episodes is None else "episodes"
+    made = []
+    for i, part in enumerate(parts):
+        own: dict[str, Any] = {
+            unit: max(1, round(asked * part.share)),
+            "noise": noise if part.noise is None else part.noise,
+            "seed": seed + 1000 * i,
+        }
+        made.append(collect(part.policy, env_id, **own, **options))
+    data = concatenate(made)
+    return replace(data, info={**data.info, "policy": " ".join(map(_named, parts)), "seed": seed})
+
+
+def _named(part: Share) -> str:
+    noise = "" if part.noise is None else f":{part.noise:g}"
+    return f"{Path(part.policy).name}:{part.share:g}{noise}"
+
+
+def _asked(steps: int | None, episodes: int | None) -> int:
+    """Return how much is to be collected, of whichever is given."""
+    if (steps is None) == (episodes is None):
+        raise InputError("give either steps or episodes")
+    name, number = ("episodes", episodes) if steps is None else ("steps", steps)
+    assert number is not None
+    if number < 1:
+        raise InputError(f"{name} must be at least 1, not {number}")
+    return number
 
 
 def _check_maze(env_id: str) -> None:
@@ -121,18 +157,19 @@ def _check_maze(env_id: str) -> None:
         raise InputError(f"{env_id}: the walker needs a maze, such as {mazes.OWN}; choose one, or another policy")
 
 
-def _first_episodes(played: Any, steps: int, tell: Tell) -> list[Trajectory]:
-    """Return episodes 0, 1, 2, … up to the one that completes `steps` steps."""
+def _first_episodes(played: Any, asked: int, by_episodes: bool, tell: Tell) -> list[Trajectory]:
+    """Return episodes 0, 1, 2, … up to the one that completes what is asked for: steps, or episodes."""
     finished: dict[int, Trajectory] = {}
     kept: list[Trajectory] = []
     have = 0
     for number, episode in played:
         finished[number] = episode
-        while have < steps and len(kept) in finished:
+        while have < asked and len(kept) in finished:
             kept.append(finished.pop(len(kept)))
-            have += len(kept[-1])
-        tell(min(steps, have + sum(map(len, finished.values()))), steps, "steps")
-        if have >= steps:
+            have += 1 if by_episodes else len(kept[-1])
+        waiting = len(finished) if by_episodes else sum(map(len, finished.values()))
+        tell(min(asked, have + waiting), asked, "episodes" if by_episodes else "steps")
+        if have >= asked:
             return kept
     raise AssertionError("seeds never run out")
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trajstitch.blocks import Mapper, in_process
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, save
@@ -35,6 +36,7 @@ from trajstitch.stitching.improve import Improve, Models, Result, check_data
 from trajstitch.stitching.improve import improve as stitch
 from trajstitch.storage.atomic import write_json, write_json_lines, write_text
 from trajstitch.storage.serialise import read_note, restore, store
+from trajstitch.tracking import Log, log_nothing
 from trajstitch.version import __version__
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def improve(
     out: str | Path | None = None,
     models: Models | None = None,
     overwrite: bool = False,
+    mapper: Mapper = in_process,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> Result:
     """Improve a data set by stitching its trajectories.
@@ -60,13 +63,13 @@ def improve(
         out: a run directory to work in; without it, everything stays in memory.
         models: models of the caller's own, used in place of trained ones.
         overwrite: start again if `out` holds a run with other settings or data.
+        mapper: where blocks of neighbours and edges are computed: here, or on a cluster (`RayMapper`).
         tell: called with the name of each stage; returns its callback for progress.
     """
     if out is None:
-        return stitch(data, config, seed=seed, models=models, tell=tell)
-    _, result = improve_run(
-        data, config or Improve(), out, seed=seed, models=models, overwrite=overwrite, tell=tell
-    )
+        return stitch(data, config, seed=seed, models=models, mapper=mapper, tell=tell)
+    options: dict[str, Any] = {"seed": seed, "models": models, "overwrite": overwrite}
+    _, result = improve_run(data, config or Improve(), out, **options, mapper=mapper, tell=tell)
     return result
 
 
@@ -82,7 +85,9 @@ def improve_run(
     ending: str = ".hdf5",
     overwrite: bool = False,
     inputs: Sequence[str] = (),
+    mapper: Mapper = in_process,
     tell: Callable[[str], Tell] = lambda name: silent,
+    log: Log = log_nothing,
 ) -> tuple[Run, Result]:
     """Improve into a run directory; the same call continues a run that was stopped, with the same result.
 
@@ -98,7 +103,9 @@ def improve_run(
         ending: the format of the improved data, one of `trajstitch.formats.ENDINGS`.
         overwrite: start again if `out` holds a run with other settings or data.
         inputs: the files the data came from, which must not lie in `out`.
+        mapper: where blocks of neighbours and edges are computed: here, or on a cluster (`RayMapper`).
         tell: called with the name of each stage; returns its callback for progress.
+        log: a tracker, which is told the models' losses and what each iteration did, when all is done.
     """
     if ending not in ENDINGS:
         raise InputError(f"improved data can be written as {', '.join(ENDINGS)}, not {ending}")
@@ -116,7 +123,7 @@ def improve_run(
         stage = Stages(run.path, data.fingerprint, seed) if models is None else just_make
         if policy is not None:  # no stage depends on it
             models = dataclasses.replace(models or Models(), policy=acting(policy))
-        result = stitch(data, config, seed=seed, models=models, stage=stage, tell=tell)
+        result = stitch(data, config, seed=seed, models=models, stage=stage, mapper=mapper, tell=tell)
         if weigh is not None:
             _write(run, result, ending)  # so that nothing is lost if weighing fails
             _, weighed, _ = weigh_run(
@@ -125,7 +132,18 @@ def improve_run(
             result = dataclasses.replace(result, dataset=weighed)
         _write(run, result, ending)
         write_report(run, data, result)
+        _log(result, log)
     return run, result
+
+
+def _log(result: Result, log: Log) -> None:
+    """Hand the losses of all models, and the numbers of all iterations, to a tracker."""
+    for name, history in result.training.items():
+        for step, train, held_out in zip(*history, strict=True):
+            log(step, {f"{name}/train loss": sum(train) / len(train)})
+            log(step, {f"{name}/held-out loss": sum(held_out) / len(held_out)})
+    for entry in result.history:
+        log(entry["iteration"], {f"iterations/{key}": float(entry[key]) for key in ("accepted", "return_mean")})
 
 
 class Stages:

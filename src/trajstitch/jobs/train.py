@@ -18,6 +18,7 @@ from trajstitch.policies.planner import ActionPlanner
 from trajstitch.policies.policy import Policy, stack
 from trajstitch.policies.policy_files import load_policy, save_policy
 from trajstitch.progress import Tell, silent
+from trajstitch.tracking import Log, by_seed, log_nothing
 from trajstitch.training.networks import pick
 
 
@@ -34,6 +35,7 @@ def train_run(
     overwrite: bool = False,
     inputs: Sequence[str] = (),
     tell: Tell = silent,
+    log: Log = log_nothing,
     **settings: Any,
 ) -> tuple[Run, RunScores | None]:
     """Train into a run directory, with checkpoints and, if wanted, their scores.
@@ -52,6 +54,7 @@ def train_run(
         overwrite: start again if `out` holds a run with other settings or data.
         inputs: the files the data came from, which must not lie in `out`.
         tell: a callback for progress.
+        log: a tracker, which is told the losses and scores of every checkpoint.
         settings: fields of the method's dataclass; also steps, batch and rate of its `fit`.
     """
     config = configure(method, **settings)
@@ -76,11 +79,13 @@ def train_run(
     with Run.working(out, settings_asked, overwrite, inputs) as run:
         last = run.path / "policy.npz"
         if not last.exists():
-            _train(run, config, data, improved, range(seed, seed + seeds), every, scoring, tell)
+            _train(run, config, data, improved, range(seed, seed + seeds), every, scoring, tell, log)
             save_policy(load_policy(run.checkpoint(config.fit.steps)), last, data.info)
         run.forget_state()
         scored = score_run(run, scoring, tell) if scoring else None
         if scored:
+            for step, returns in zip(scored.step, scored.returns.mean(-1), strict=True):
+                log(step, by_seed({"return": returns}, range(seed, seed + seeds)))
             save_policy(best_policies(run, scored), run.path / "policy-best.npz", data.info, overwrite=True)
     return run, scored
 
@@ -94,6 +99,7 @@ def _train(
     every: int,
     scoring: ScoreConfig | None,
     tell: Tell,
+    log: Log,
 ) -> None:
     """Train from the last checkpoint to the end."""
     steps = train_steps(config, data, improved, seeds, every, tell, run.prepared, run.load_state)
@@ -102,6 +108,7 @@ def _train(
         tell(step, config.fit.steps, f"loss {mean['loss'].mean():.4g}")
         save_policy(config.policy(state.model), run.checkpoint(step), data.info, overwrite=True)
         run.record(step, **{name: numbers(value) for name, value in mean.items()})
+        log(step, by_seed(mean, seeds))
         run.save_state(state)  # last, so that everything up to its step is on disk
         if scoring:
             score_run(run, scoring)

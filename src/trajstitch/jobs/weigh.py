@@ -20,6 +20,7 @@ from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.weigh import Appraisal, Weigh, appraise, start_critics, train_critics, weigh_by
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import INFO, read_arrays, write_arrays
+from trajstitch.tracking import Log, by_seed, log_nothing
 
 _CHECKS = 20  # times that progress is recorded
 _AFTER_TRAINING = ("effective_share", "temperature", "gae_lambda")  # settings that need no other critics
@@ -65,6 +66,7 @@ def weigh_run(
     overwrite: bool = False,
     inputs: Sequence[str] = (),
     tell: Tell = silent,
+    log: Log = log_nothing,
 ) -> tuple[Run, Dataset, Appraisal]:
     """Weigh with a run directory; the same call continues a run that was stopped, with the same weights.
 
@@ -78,6 +80,7 @@ def weigh_run(
         overwrite: start again if `out` holds a run with other settings or data.
         inputs: the files the data came from, which must not lie in `out`.
         tell: a callback for progress.
+        log: a tracker, which is told the losses of the critics.
     """
     config.check(data)
     trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
@@ -86,14 +89,14 @@ def weigh_run(
         file = run.path / "appraisal.npz"
         appraisal = read_stored(file, partial(_read_appraisal, run), None)
         if appraisal is None:
-            appraisal = _train_and_appraise(run, data, config, seed, tell)
+            appraisal = _train_and_appraise(run, data, config, seed, tell, log)
             arrays = {"advantage": appraisal.advantage, "value": appraisal.value}
             write_arrays(file, arrays, {"run": run.identity}, overwrite=True)
         run.forget_state()
     return run, weigh_by(data, appraisal, config), appraisal
 
 
-def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell: Tell) -> Appraisal:
+def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell: Tell, log: Log) -> Appraisal:
     """Train the critics from the last check on, and ask them."""
     table = scaled_steps(data)
     state = run.load_state(start_critics(table, config, seed))
@@ -101,6 +104,7 @@ def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell:
         state = reached
         tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
         run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
+        log(int(state.step), by_seed(mean, range(config.members)))
         run.save_state(state)  # last, so that everything up to its step is on disk
     return appraise(state.model, data)
 

@@ -26,6 +26,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from trajstitch.blocks import Mapper, in_process
 from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
@@ -35,6 +36,7 @@ T = TypeVar("T")
 Candidates = Callable[[slice], NDArray[np.int32]]  # part of the pairs [B] -> rows [B, K], padded with -1
 _BLOCK = 4096  # sources scored per call
 _WIDE = 512  # candidates per line of a block
+_TOGETHER = 32 * _BLOCK  # pairs whose edges are found in one piece, for example by one task of a cluster
 _LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
 # The paper's radius of a neighbourhood of raw states, by environment (its published code's).
 PAPER_EPSILON = {"Hopper": 0.1, "HalfCheetah": 3.0, "Walker2d": 1.0}
@@ -146,9 +148,14 @@ class EdgeFinder:
     """
 
     def __init__(
-        self, data: Dataset, config: GraphConfig, tell: Tell = silent, near: NDArray[np.int32] | None = None
+        self,
+        data: Dataset,
+        config: GraphConfig,
+        tell: Tell = silent,
+        near: NDArray[np.int32] | None = None,
+        mapper: Mapper = in_process,
     ) -> None:
-        self.data, self.tell, self._near = data, tell, near
+        self.data, self.tell, self._near, self.mapper = data, tell, near, mapper
         large = len(data.obs) >= _LARGE
         self.nearest = (48 if large else 200) if config.nearest is None else config.nearest
         self.spread = np.ones(data.obs_dim)
@@ -168,7 +175,7 @@ class EdgeFinder:
         if self._near is not None or not self.nearest:
             return self._near
         count = min(self.nearest + 1, len(self.data.obs))  # one more, because the state itself is among them
-        return all_nearest(self._tree, count, self.epsilon, self.tell)
+        return all_nearest(self._tree, count, self.epsilon, self.tell, self.mapper)
 
     @cached_property
     def _tree(self) -> Tree:
@@ -183,12 +190,28 @@ class EdgeFinder:
         self, graph: Graph, source: Int, target: Int, dynamics: DynamicsModel, tell: Tell = silent
     ) -> Graph:
         """Return the graph with these pairs appended."""
-        found, scored = self.score(
-            source, target, lambda part: self.candidates(source[part], target[part]), dynamics, tell
-        )
-        pair = np.concatenate([np.zeros(0, np.int64), *(columns[0] for columns in found)])
-        count = np.bincount(pair, minlength=len(source))
-        return grown(graph, source, target, count, [columns[1:] for columns in found], scored)
+        if len(source):
+            _ = self.near  # found by this process, with tasks of their own
+        found: list[Any] = []
+        count = np.zeros(len(source), np.int64)
+        scored = edges = 0
+        for part, (columns, shown) in self.mapper(
+            _edges_of, (self, source, target, dynamics), len(source), _TOGETHER
+        ):
+            for number, *others in columns:
+                count[part] += np.bincount(number, minlength=part.stop - part.start)
+                found.append(tuple(others))
+                edges += len(number)
+            scored += shown
+            tell(part.stop, len(source), f"{edges:,} edges")
+        return grown(graph, source, target, count, found, scored)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a task of a cluster needs; where neighbours are known, no tree."""
+        state = {**self.__dict__, "tell": silent, "mapper": in_process}
+        if self.near is not None:
+            state.pop("_tree", None)
+        return state
 
     def score(
         self, source: Int, target: Int, candidates: Candidates, dynamics: DynamicsModel, tell: Tell = silent
@@ -253,6 +276,15 @@ class EdgeFinder:
         for a in range(0, len(self.near), _BLOCK):
             yes[a : a + len(self.near[a : a + _BLOCK])] = seen[self.near[a : a + _BLOCK]].any(1)
         return yes[:-1]
+
+
+def _edges_of(
+    shared: tuple[EdgeFinder, Int, Int, DynamicsModel], part: slice
+) -> tuple[list[tuple[NDArray[Any], ...]], int]:
+    """Return the edges of a part of the pairs, as `EdgeFinder.score` does."""
+    finder, source, target, dynamics = shared
+    source, target = source[part], target[part]
+    return finder.score(source, target, lambda some: finder.candidates(source[some], target[some]), dynamics)
 
 
 def each_once(rows: list[NDArray[np.int32]], *without: Int) -> NDArray[np.int32]:

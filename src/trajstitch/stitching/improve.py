@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from trajstitch.blocks import Mapper, in_process
 from trajstitch.data import Dataset, Int, Seams, info_horizon, normalised_weight, step_table
 from trajstitch.errors import InputError
 from trajstitch.models.dynamics import DynamicsConfig, train_dynamics
@@ -187,6 +188,7 @@ def improve(
     models: Models | None = None,
     finder: EdgeFinder | None = None,
     stage: Stage = just_make,
+    mapper: Mapper = in_process,
     tell: Callable[[str], Tell] = lambda name: silent,
 ) -> Result:
     """Improve a data set.
@@ -198,6 +200,7 @@ def improve(
         models: the caller's own models; those left out are trained.
         finder: the neighbours of the data set, where several improvements share it.
         stage: runs each stage, and may store its result (see jobs/improve.py).
+        mapper: where blocks of neighbours and edges are computed; here, or on a cluster (see blocks.py).
         tell: returns the progress callback of the stage of this name.
     """
     config, models = config or Improve(), models or Models()
@@ -205,7 +208,7 @@ def improve(
     if (config.planner == "policy") != (models.policy is not None):
         raise InputError("the planner policy needs a policy (--policy FILE), and the others take none")
     data = dataclasses.replace(data, weight=None)  # all steps are candidates alike
-    edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder)
+    edges, training, errors = _train_models(data, config, models, seed, stage, tell, finder, mapper)
     setup = Setup(data, config, edges, seed, stage, tell)
     planner = {
         "greedy": _improve_greedily,
@@ -368,6 +371,7 @@ def _train_models(
     stage: Stage,
     tell: Callable[[str], Tell],
     finder: EdgeFinder | None,
+    mapper: Mapper,
 ) -> tuple[Edges, dict[str, History], dict[str, float]]:
     """Return the edges by models that are trained or the caller's own, with their losses and held-out errors."""
     training: dict[str, History] = {}
@@ -388,9 +392,9 @@ def _train_models(
             found[name], training[name] = stage(name, settings, make)
     edges: Edges
     if "world" in found:
-        edges = Reachable(ReachFinder(data, found["world"], config.reach, tell("neighbours")))
+        edges = Reachable(ReachFinder(data, found["world"], config.reach, tell("neighbours"), mapper))
         return edges, training, {"usual_landing_error": edges.finder.usual}
-    edges = Plausible(finder or EdgeFinder(data, config.graph, tell("neighbours")), **found)
+    edges = Plausible(finder or EdgeFinder(data, config.graph, tell("neighbours"), mapper=mapper), **found)
     return edges, training, _errors(halves[0.95][1], edges)
 
 

@@ -34,6 +34,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from trajstitch.blocks import Mapper, in_process
 from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
@@ -41,6 +42,7 @@ from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
 _BLOCK = 4096  # states linearised per call
+_TOGETHER = 131_072  # pairs whose edges are found in one piece, for example by one task of a cluster
 _TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
@@ -89,8 +91,15 @@ class ReachFinder:
     Distances are of states divided by their std, in units of the median distance of a recorded step.
     """
 
-    def __init__(self, data: Dataset, model: WorldModel, config: ReachConfig, tell: Tell = silent) -> None:
-        self.data, self.model, self.config, self.tell = data, model, config, tell
+    def __init__(
+        self,
+        data: Dataset,
+        model: WorldModel,
+        config: ReachConfig,
+        tell: Tell = silent,
+        mapper: Mapper = in_process,
+    ) -> None:
+        self.data, self.model, self.config, self.tell, self.mapper = data, model, config, tell, mapper
         states = Spread.of(data.obs)
         spread = np.where(states.varies, states.std, np.inf)  # a constant column counts in no distance
         step = typical_step(data, spread)
@@ -129,7 +138,7 @@ class ReachFinder:
     def near(self) -> NDArray[np.int32]:
         """The landing states [rows, K] nearest to each state, padded with -1."""
         count = min(self.config.nearest, len(self.net))
-        found = nearest_to(self._tree, self.place, count, self.config.radius, self.tell)
+        found = nearest_to(self._tree, self.place, count, self.config.radius, self.tell, self.mapper)
         row = np.append(self.net, -1).astype(np.int32)
         for part in _parts(len(found), _BLOCK):  # in place: it is the largest array
             found[part] = row[found[part]]
@@ -162,21 +171,31 @@ class ReachFinder:
 
     def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
         """Return the graph with these pairs appended; a target of -1 means that no step was recorded."""
-        found = []
+        if len(source):
+            _ = self.near  # found before several threads or tasks ask for it
+        found: list[Any] = []
         scored = edges = 0
         count = np.zeros(len(source), np.int64)
-        parts = _parts(len(source), _BLOCK)
-        if parts:
-            _ = self.near  # found before several threads ask for it
-        with ThreadPoolExecutor(self._threads) as pool:
-            blocks = pool.map(lambda part: self._edges(source[part], target[part]), parts)
-            for part, (many, columns, shown) in zip(parts, blocks, strict=True):
-                count[part] = many
-                found.append(columns)
-                scored += shown
-                edges += len(columns[0])
-                tell(part.stop, len(source), f"{edges:,} edges")
+        for part, blocks in self.mapper(_edges_of, (self, source, target), len(source), _TOGETHER):
+            count[part] = np.concatenate([many for many, _, _ in blocks])
+            found += [columns for _, columns, _ in blocks]
+            scored += sum(shown for _, _, shown in blocks)
+            edges += sum(len(columns[0]) for _, columns, _ in blocks)
+            tell(part.stop, len(source), f"{edges:,} edges")
         return grown(graph, source, target, count, found, scored)
+
+    def blocks(self, source: Int, target: Int) -> list[tuple[Int, tuple[NDArray[Any], ...], int]]:
+        """Return the edges of these pairs, block by block, as `_edges` does."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(
+                pool.map(lambda part: self._edges(source[part], target[part]), _parts(len(source), _BLOCK))
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a task of a cluster needs: no tree, as neighbours are known."""
+        state = {**self.__dict__, "tell": silent, "mapper": in_process}
+        state.pop("_tree", None)
+        return state
 
     @property
     def _threads(self) -> int:
@@ -287,6 +306,13 @@ class ReachFinder:
                 f"[members, {obs.shape[0]}, {obs.shape[1]}] and [members, {obs.shape[0]}]"
             )
         return next_obs / self.unit, reward
+
+
+def _edges_of(
+    shared: tuple[ReachFinder, Int, Int], part: slice
+) -> list[tuple[Int, tuple[NDArray[Any], ...], int]]:
+    finder, source, target = shared
+    return finder.blocks(source[part], target[part])
 
 
 class Outcome(NamedTuple):

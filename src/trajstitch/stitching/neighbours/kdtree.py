@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from threadpoolctl import threadpool_limits
 
+from trajstitch.blocks import Mapper, in_process
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.neighbours import cpu_boxes as boxes
 from trajstitch.stitching.neighbours import gpu_tiles as tiles
@@ -86,30 +87,48 @@ class Tree:
         return np.sqrt(np.square(away).sum(1))
 
 
-def all_nearest(tree: Tree, count: int, radius: float, tell: Tell = silent) -> NDArray[np.int32]:
+def all_nearest(
+    tree: Tree, count: int, radius: float, tell: Tell = silent, mapper: Mapper = in_process
+) -> NDArray[np.int32]:
     """Return the rows [rows, count] nearest to each point and within the radius, with itself, padded with -1."""
-    return _search(tree, tree.points, tree.order, count, radius, tell)
+    return _search(tree, tree.points, tree.order, count, radius, tell, mapper)
 
 
 def nearest_to(
-    tree: Tree, points: NDArray[Any], count: int, radius: float, tell: Tell = silent
+    tree: Tree,
+    points: NDArray[Any],
+    count: int,
+    radius: float,
+    tell: Tell = silent,
+    mapper: Mapper = in_process,
 ) -> NDArray[np.int32]:
     """Return the rows [B, count] of the tree nearest to other points [B, S] and within the radius, or -1."""
     turned = tree.turned(points)
     order = cKDTree(turned, copy_data=False).indices
-    return _search(tree, turned[order], order, count, radius, tell)
+    return _search(tree, turned[order], order, count, radius, tell, mapper)
 
 
 def _search(
-    tree: Tree, points: NDArray[np.float64], order: NDArray[np.intp], count: int, radius: float, tell: Tell
+    tree: Tree,
+    points: NDArray[np.float64],
+    order: NDArray[np.intp],
+    count: int,
+    radius: float,
+    tell: Tell,
+    mapper: Mapper,
 ) -> NDArray[np.int32]:
     """Search for (turned) points in an order that keeps near ones together; found[order[i]] is of points[i]."""
     found = np.empty((len(points), count), np.int32)
     find, step = _choose(tree, points, count, radius)
-    for a in range(0, len(points), step):
-        found[order[a : a + step]] = find(points[a : a + step])
-        tell(min(a + step, len(points)), len(points), "states' neighbours")
+    for part, near in mapper(_find, (find, points), len(points), step):
+        found[order[part]] = near
+        tell(part.stop, len(points), "states' neighbours")
     return found
+
+
+def _find(shared: tuple[Find, NDArray[np.float64]], part: slice) -> NDArray[np.intp]:
+    find, points = shared
+    return find(points[part])
 
 
 def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float) -> tuple[Find, int]:
@@ -125,7 +144,7 @@ def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float) 
         share = [small.share(query, tree.bound(query, count, radius)) for query in queries]
         if np.mean(share) > _WIDE:
             return partial(by_boxes, tree, small, count=count, radius=radius), _QUERIES
-    return lambda query: tree.nearest(query, count, radius), _QUERIES
+    return partial(tree.nearest, count=count, radius=radius), _QUERIES
 
 
 def by_boxes(tree: Tree, small: Boxes, points: NDArray[np.float64], count: int, radius: float) -> NDArray[np.intp]:
