@@ -186,17 +186,16 @@ def train_all(args: argparse.Namespace, preparing: Sequence[subprocess.Popen[byt
 
 def open_run(method: str, name: str, data: Dataset, args: argparse.Namespace) -> Run:
     """The run directory of a method on a data set."""
-    settings = {"method": method, "steps": args.steps, "seeds": args.seeds, "every": args.every}
-    settings |= dict(args.set)
+    config = {"steps": args.steps, "seeds": args.seeds, "every": args.every, **dict(args.set)}
     about = {"fingerprint": data.fingerprint, "transitions": data.transitions, "info": dict(data.info)}
-    return Run.open(args.runs / name / method, {**settings, "data": about})
+    return Run.open(args.runs / name / method, {"method": method, "config": config, "data": about})
 
 
 def copy_shared(run: Run, stitched: Run) -> None:
     """Copy td3bc's checkpoints up to the switch, which are td3tsbc's too."""
     stitched.checkpoint(0).parent.mkdir(exist_ok=True)
     for step in run.steps():
-        if step <= switch_of(run.path.parent.name, run.settings()["steps"]).step:
+        if step <= switch_of(run.path.parent.name, run.settings()["config"]["steps"]).step:
             # A link is never seen half written by the process that scores.
             stitched.checkpoint(step).hardlink_to(run.checkpoint(step))
 

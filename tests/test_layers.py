@@ -54,7 +54,8 @@ def upward(file: Path, source: str) -> list[str]:
 
 
 def test_no_import_points_upward():
-    files = [file for file in ROOT.rglob("*.py") if file != ROOT / "__init__.py"]  # which names the public API
+    top = (ROOT / "__init__.py", ROOT / "__main__.py")  # name the public API and start the command line
+    files = [file for file in ROOT.rglob("*.py") if file not in top]
     assert len(files) > 60
     wrong = []
     for file in files:

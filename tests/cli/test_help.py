@@ -10,7 +10,7 @@ from trajstitch.methods import METHODS, defaults
 
 SHARED = {"help", "seed", "json", "quiet", "episode-horizon", "flatten", "out", "seeds", "every", "env", "physics"}
 SHARED |= {"obs", "action", "reward-from", "done-from", "filter-key"}
-SHARED |= {"preset", "episodes", "env-horizon", "no-evaluation", "overwrite"}
+SHARED |= {"preset", "episodes", "env-horizon", "no-evaluation", "overwrite", "one-thread", "track"}
 PAGES = [(name,) for name in COMMANDS if name != "train"] + [("train", method) for method in METHODS]
 PAGES += [("bench", "speed")]
 

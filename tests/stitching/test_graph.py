@@ -19,7 +19,8 @@ from trajstitch.stitching.greedy import Paths
 from trajstitch.stitching.neighbours import kdtree as neighbours
 from worlds import random_dataset
 
-small_blocks = patch.object(graph, "_BLOCK", 8)  # so that small data have several, and are scored fast
+# So that small data have several blocks, and are scored fast.
+small_blocks = patch.multiple(graph, _BLOCK=8, _TOGETHER=8)
 
 
 @st.composite

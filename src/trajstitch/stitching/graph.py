@@ -36,7 +36,7 @@ T = TypeVar("T")
 Candidates = Callable[[slice], NDArray[np.int32]]  # part of the pairs [B] -> rows [B, K], padded with -1
 _BLOCK = 4096  # sources scored per call
 _WIDE = 512  # candidates per line of a block
-_TOGETHER = 32 * _BLOCK  # pairs whose edges are found in one piece, for example by one task of a cluster
+_TOGETHER = 16 * _BLOCK  # pairs whose edges are found in one piece, for example by one task of a cluster
 _LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
 # The paper's radius of a neighbourhood of raw states, by environment (its published code's).
 PAPER_EPSILON = {"Hopper": 0.1, "HalfCheetah": 3.0, "Walker2d": 1.0}

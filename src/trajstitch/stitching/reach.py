@@ -42,7 +42,7 @@ from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
 _BLOCK = 4096  # states linearised per call
-_TOGETHER = 131_072  # pairs whose edges are found in one piece, for example by one task of a cluster
+_TOGETHER = 16 * _BLOCK  # pairs whose edges are found in one piece, for example by one task of a cluster
 _TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
