@@ -36,6 +36,7 @@ import numpy as np
 from benchmarks.command import command, setting
 from benchmarks.datasets import paper_name, scoring_of, stored_data
 from benchmarks.methods import score_summary, table_row
+from trajstitch.bench.suites import chosen_settings
 from trajstitch.data import Dataset
 from trajstitch.formats import load
 from trajstitch.jobs.improve import improve_run
@@ -52,7 +53,7 @@ from trajstitch.training import loop
 from trajstitch.training.loop import Fit, Learner, State, Table
 from trajstitch.training.networks import pick
 
-METHODS = ("bc", "td3bc", "td3tsbc", "iql", "cql")
+METHODS = ("bc", "td3bc", "rebrac", "td3tsbc", "iql", "cql")
 Save = Callable[[State], None]
 
 
@@ -78,9 +79,9 @@ def wait_for(files: Sequence[Path], preparing: Sequence[subprocess.Popen[bytes]]
 # -- training ----------------------------------------------------------------------------------------------------
 
 
-def start(config: Learner, tables: Sequence[Table], seeds: int) -> State:
-    """New members: the first `seeds` of them for the first table, the next for the second, and so on."""
-    states = [loop.start(config, table, range(seeds)) for table in tables]
+def start(configs: Sequence[Learner], tables: Sequence[Table], seeds: int) -> State:
+    """New members: the first `seeds` of them for the first configuration and table, the next for the second."""
+    states = [loop.start(config, table, range(seeds)) for config, table in zip(configs, tables, strict=True)]
     model, opt_state = (
         jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
         for parts in zip(*[(state.model, state.opt_state) for state in states], strict=True)
@@ -164,14 +165,17 @@ def train_all(args: argparse.Namespace, preparing: Sequence[subprocess.Popen[byt
         if method == "td3tsbc":
             continue  # trained with td3bc
         begin = time.monotonic()
-        config = configure(method, steps=args.steps, **dict(args.set))
+        # Only rebrac's differ between data sets, in numbers that each member carries itself.
+        settings = [{**chosen_settings(method, name), **dict(args.set)} for name in names]
+        configs = [configure(method, steps=args.steps, **own) for own in settings]
+        config = configs[0]
         for one in data:
             config.check(one)
         tables = [config.table(one) for one in data]
         runs = [open_run(method, name, one, args) for name, one in zip(names, data, strict=True)]
         branch = method == "td3bc" and "td3tsbc" in args.methods
         switches = {switch_of(name, args.steps).step for name in names} if branch else set()
-        state, states = start(config, tables, args.seeds), {}
+        state, states = start(configs, tables, args.seeds), {}
         for until in sorted(switches | {args.steps}):
             state = states[until] = advance(config, state, tables, args, until, saver(config, runs, args.seeds))
         save_time(runs, time.monotonic() - begin, args)
@@ -186,7 +190,8 @@ def train_all(args: argparse.Namespace, preparing: Sequence[subprocess.Popen[byt
 
 def open_run(method: str, name: str, data: Dataset, args: argparse.Namespace) -> Run:
     """The run directory of a method on a data set."""
-    config = {"steps": args.steps, "seeds": args.seeds, "every": args.every, **dict(args.set)}
+    own = {**chosen_settings(method, name), **dict(args.set)}
+    config = {"steps": args.steps, "seeds": args.seeds, "every": args.every, **own}
     about = {"fingerprint": data.fingerprint, "transitions": data.transitions, "info": dict(data.info)}
     return Run.open(args.runs / name / method, {"method": method, "config": config, "data": about})
 

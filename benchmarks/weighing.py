@@ -54,7 +54,7 @@ PLANNERS = ("greedy", "optimal")
 def train_together(learner: Learner, sets: Sequence[Dataset], many: int) -> list[Any]:
     """Train so many members for each data set in one run; return the stack of members of each data set."""
     tables = [scaled_steps(data) for data in sets]
-    state = start(learner, tables, many)
+    state = start([learner] * len(tables), tables, many)
     ends = np.cumsum([0, *[data.transitions for data in sets]])
     rows = [range(a, b) for a, b in itertools.pairwise(ends) for _ in range(many)]
     table = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}

@@ -52,6 +52,8 @@ def test_a_data_set_has_the_paper_s_rules():
     assert chosen_settings("td3tsbc", "hopper-replay") == {"rule": "hopper-medium-replay"}
     assert chosen_settings("mbop", "demo") == {}
     assert chosen_settings("mopo", "hopper-medium") == {"terminate": "env", "penalty": 5.0}
+    assert chosen_settings("rebrac", "hopper-replay") == {"actor_penalty": 0.05, "critic_penalty": 0.5}
+    assert chosen_settings("rebrac", "demo") == {}
 
 
 def test_published_scores_are_those_of_the_table():
@@ -85,7 +87,7 @@ def test_published_scores_are_those_of_the_table():
         (["table1", "--preset", "papr"], "there is no preset 'papr'; did you mean paper?"),
         (["table1", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["smoke", "--workers", "0"], "--workers must be at least 1, not 0"),
-        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 22"),
+        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 23"),
         (
             ["reward-models", "--methods", "reward-mlp", "--data", "hopper-expert"],
             "reward models are compared on hopper-medium, halfcheetah-medium, walker2d-medium, demo; give one",

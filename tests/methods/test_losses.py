@@ -15,6 +15,7 @@ from trajstitch.methods import METHODS, bc, cql
 from trajstitch.methods.bc import BC, WeightedBC, negative_log_likelihood, squared_error
 from trajstitch.methods.cql import CQL, log_integral, sample
 from trajstitch.methods.iql import IQL, expectile_loss
+from trajstitch.methods.rebrac import ReBRAC
 from trajstitch.methods.sac import SAC, draw
 from trajstitch.methods.td3bc import TD3BC, FrozenCritic
 from trajstitch.methods.td3tsbc import SWITCH, TD3TSBC, without_repeats
@@ -163,11 +164,13 @@ def test_td3bc_actor_loss_by_hand():
     half = (action.max(0) - action.min(0)) / 2
     weight = 2.5 / np.abs(q).mean()
     expected = -weight * q.mean() + (((played - action) / half) ** 2).mean()
-    loss, metrics = config.actor_loss(model.critic, table, model.actor)
+    loss, metrics = config.actor_loss(model, table, model.actor)
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
     np.testing.assert_allclose(metrics["lambda"], weight, rtol=1e-4)
     # λ has no gradient: the slope is that of a number in its place, and the same with twice the Q-values.
-    grad = jax.jit(jax.grad(lambda actor, critic: config.actor_loss(critic, table, actor)[0]))
+    grad = jax.jit(
+        jax.grad(lambda actor, critic: config.actor_loss(replace(model, critic=critic), table, actor)[0])
+    )
 
     def with_a_number(actor):
         q, error = jax.vmap(partial(config.actor_terms, model.critic, actor))(table)
@@ -217,6 +220,74 @@ def test_a_frozen_critic_stays():
     assert same(model.critic, after.critic)
     assert not same(model.actor, after.actor)
     assert np.isfinite(metrics["loss"])
+
+
+# -- ReBRAC -----------------------------------------------------------------------------------------------------
+
+
+def normed(net, x):
+    """What an MLP with layer norms says, in NumPy."""
+    *hidden, last = [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in net.layers]
+    for weight, bias in hidden:
+        x = np.maximum(weight @ x + bias, 0)
+        x = (x - x.mean()) / np.sqrt(x.var() + 1e-6)
+    return last[0] @ x + last[1]
+
+
+def normed_q(critic, obs, action, k):
+    net = jax.tree.map(lambda leaf: leaf[k], critic.twins)
+    low, high = np.asarray(critic.range.low), np.asarray(critic.range.high)
+    scaled = (obs - critic.scale.mean) / critic.scale.std
+    return normed(net, np.concatenate([scaled, (2 * action - low - high) / (high - low)]))[0]
+
+
+REBRAC = ReBRAC(width=32, noise=0.0, actor_penalty=0.3, critic_penalty=0.7)
+
+
+def test_rebrac_learns_from_steps_whose_next_action_is_known():
+    """The last step of a trajectory counts only where the episode ended there."""
+    data = replace(DATA, terminal=np.array([False, True, False]))
+    table = REBRAC.table(data)
+    assert len(table["obs"]) == data.transitions - 2
+    np.testing.assert_array_equal(table["next_action"][:5], data.action[1:6])
+    np.testing.assert_array_equal(table["action"][5:10], data.action[6:11])
+    np.testing.assert_array_equal(table["next_action"][5:9], data.action[7:11])
+    np.testing.assert_array_equal(table["done"], [0] * 9 + [1] + [0] * 3)
+    whole = replace(DATA, terminal=np.ones(3, bool))
+    assert len(REBRAC.table(whole)["obs"]) == whole.transitions
+
+
+def test_rebrac_critic_loss_by_hand():
+    model, table = fresh(REBRAC)
+    half = (DATA.action.max(0) - DATA.action.min(0)) / 2
+    for done in (0.0, 1.0):
+        row = row_of(table, 2, done=done)
+        obs, action, next_obs = (np.asarray(row[name]) for name in ("obs", "action", "next_obs"))
+        next_action = plain_action(model.actor_target, next_obs)
+        value = min(normed_q(model.critic_target, next_obs, next_action, k) for k in (0, 1))
+        value -= 0.7 * (((next_action - DATA.action[3]) / half) ** 2).sum()
+        goal = row["reward"] + 0.99 * (1 - done) * value
+        expected = sum((normed_q(model.critic, obs, action, k) - goal) ** 2 for k in (0, 1))
+        loss, _ = REBRAC.critic_loss(model, model.critic, row, jax.random.key(0))
+        np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
+def test_rebrac_actor_loss_by_hand():
+    """Also that a member has the penalties that it was made with."""
+    model, table = fresh(REBRAC)
+    obs, action = np.asarray(table["obs"]), np.asarray(table["action"])
+    played = np.array([plain_action(model.actor, o) for o in obs])
+    pairs = list(zip(obs, played, strict=True))
+    q = np.array([min(normed_q(model.critic, o, a, k) for k in (0, 1)) for o, a in pairs])
+    half = (DATA.action.max(0) - DATA.action.min(0)) / 2
+    distance = (((played - action) / half) ** 2).sum(1)
+    expected = 0.3 * distance.mean() - q.mean() / np.abs(q).mean()
+    loss, metrics = ReBRAC(width=32).actor_loss(model, table, model.actor)
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+    np.testing.assert_allclose(metrics["cloning"], distance.mean(), rtol=1e-4)
+    *_, (after, _) = steps_of(REBRAC, model, table, 2)
+    assert (after.actor_penalty, after.critic_penalty) == (model.actor_penalty, model.critic_penalty)
+    assert not same(model.actor, after.actor)
 
 
 # -- TD3+TS+BC --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from trajstitch.data import from_trajectories
+from trajstitch.data import Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.train import train_run
@@ -24,7 +24,7 @@ from worlds import aim_dataset, random_dataset
 KEY = jax.random.key(0)
 WORLD = aim_dataset()
 WORLDS = {"mopo": aim_dataset(loop=True), "morel": aim_dataset(loop=True)}  # their rollouts know of no ends
-OFFLINE = ("td3bc", "td3tsbc", "iql", "cql", "mopo", "morel")
+OFFLINE = ("td3bc", "rebrac", "td3tsbc", "iql", "cql", "mopo", "morel")
 REWARDED = (*OFFLINE, "mbop", "tsmbop", "diffuser")  # methods that look at rewards
 TWO = ("td3tsbc", "tsmbop")  # those that take improved data too
 WORLDLY = {
@@ -42,6 +42,7 @@ FAST = {"steps": 1000, "batch": 64, "width": 32, "rate": 3e-3}
 OWN = {
     "weighted-bc": {"value_steps": 20},
     "td3bc": {"target_rate": 0.05},
+    "rebrac": {"target_rate": 0.05, "depth": 2},
     "td3tsbc": {"target_rate": 0.05, "improved": WORLD.top(30)},
     "iql": {"target_rate": 0.05},
     "cql": {**SOFT, "steps": 500, "depth": 2, "samples": 4},
@@ -202,7 +203,7 @@ LOGGED = {
 LOGGED["mbop"] = {"model_loss", "reward_loss", "prior_loss", "return_loss"}
 LOGGED["tsmbop"] = {"model_loss", "reward_loss", "cloning", "value_loss", "v"}
 LOGGED["diffuser"] = {"denoising_loss", "action_loss", "value_loss"}
-LOGGED["td3tsbc"] = LOGGED["td3bc"]
+LOGGED["td3tsbc"] = LOGGED["rebrac"] = LOGGED["td3bc"]
 LOGGED["mopo"] = LOGGED["morel"] = LOGGED["cql"] - {"gap"} | {"imagined_reward", "uncertainty", "ended"}
 
 
@@ -254,6 +255,12 @@ def test_iql_needs_returns_that_differ():
     same = from_trajectories([aim_dataset(many=1)[0]] * 3)
     with pytest.raises(InputError, match="all 3 trajectories return -.*different returns"):
         train("iql", same)
+
+
+def test_rebrac_needs_steps_that_are_followed_by_others():
+    steps = [Trajectory(WORLD[i].obs[:2], WORLD[i].action[:1], np.ones(1), False) for i in range(3)]
+    with pytest.raises(InputError, match="no next action is known"):
+        train("rebrac", from_trajectories(steps))
 
 
 def test_improved_data_go_with_methods_for_them_only():

@@ -1,4 +1,4 @@
-"""Published scores on D4RL's v2 data, normalised: the paper's Table 1, 10%BC by CORL, and the paper's ablation.
+"""Published scores on D4RL's v2 data, normalised: the paper's Table 1 and ablation, 10%BC and ReBRAC by CORL.
 
 They come from other data, budgets and code than ours; reports mark them so.
 """
@@ -9,7 +9,7 @@ from trajstitch.bench.suites import paper_name
 
 SOURCES = (
     "Published columns are scores on D4RL's v2 data: of Hepburn and Montana's Table 1 and their ablations of "
-    "value-weighted BC and of reward models, and 10%BC as listed by CORL."
+    "value-weighted BC and of reward models, and 10%BC and ReBRAC as listed by CORL."
 )
 
 _METHODS = ("bc", "td3bc", "iql", "cql", "mopo", "morel", "diffuser", "mbop", "ts-bc", "td3tsbc", "tsmbop")
@@ -39,6 +39,18 @@ _TENTH: dict[str, tuple[float, float]] = {
     "hopper-medium-replay": (70.4, 90.6),
     "halfcheetah-medium-replay": (23.6, 42.3),
     "walker2d-medium-replay": (54.4, 76.1),
+}
+# CORL's last checkpoint.
+_REBRAC = {
+    "hopper-medium": 102.3,
+    "halfcheetah-medium": 64.0,
+    "walker2d-medium": 85.8,
+    "hopper-medium-expert": 109.5,
+    "halfcheetah-medium-expert": 103.8,
+    "walker2d-medium-expert": 111.9,
+    "hopper-medium-replay": 95.0,
+    "halfcheetah-medium-replay": 51.2,
+    "walker2d-medium-replay": 84.3,
 }
 # TS+BC with an MLP for rewards; with a WGAN it is Table 1's.
 _TS_MLP = {
@@ -72,6 +84,8 @@ def published_score(method: str, data: str, which: str = "last") -> float | None
         return _TENTH[name][which == "best"]
     if which == "best":
         return None
+    if method == "rebrac":
+        return _REBRAC.get(name)
     if method == "value-weighted-bc":
         return _VALUE_WEIGHTED.get(name)
     if method == "ts-mlp-bc":

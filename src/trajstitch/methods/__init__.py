@@ -40,6 +40,7 @@ METHODS: dict[str, Entry] = {
     ),
     "td3bc": Entry("td3bc", "TD3BC", "TD3+BC: offline RL that stays near the data."),
     "td3tsbc": Entry("td3tsbc", "TD3TSBC", "TD3+BC on the original, then the improved data.", improved=True),
+    "rebrac": Entry("rebrac", "ReBRAC", "TD3+BC with a cloning term in the critic's targets too."),
     "iql": Entry("iql", "IQL", "Implicit Q-learning."),
     "cql": Entry("cql", "CQL", "Conservative Q-learning."),
     "mbop": Entry("mbop", "MBOP", "Model-based offline planning."),

@@ -16,7 +16,7 @@ from trajstitch.errors import InputError
 from trajstitch.methods.method import Method, check_rewards
 from trajstitch.policies.policy import Head, Policy
 from trajstitch.training.loop import Table
-from trajstitch.training.networks import MLP, Range, Scale, pick
+from trajstitch.training.networks import MLP, LayerNormMLP, Range, Scale, pick
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class OfflineRL(Method):
         """Return the actor."""
         return model.actor
 
-    def nets(self, table: Table, key: Array, head: Head) -> tuple[Policy, Critic]:
+    def nets(self, table: Table, key: Array, head: Head, layer_norm: bool = False) -> tuple[Policy, Critic]:
         """Initialise an actor, whose action range is that of the data, and a critic."""
         obs, action = table["obs"], table["action"]
         scale = Scale.of(obs) if self.scale else Scale.unit(obs.shape[1])
         span = Range.of(action)
         actor_key, critic_key = jax.random.split(key)
-        critic = Critic.init(scale, span, critic_key, self.width, self.depth)
+        critic = Critic.init(scale, span, critic_key, self.width, self.depth, layer_norm)
         return Policy.init(scale, span, actor_key, head, self.width, self.depth), critic
 
 
@@ -68,10 +68,11 @@ class Critic(eqx.Module):
     range: Range
 
     @staticmethod
-    def init(scale: Scale, span: Range, key: Array, width: int, depth: int) -> Critic:
+    def init(scale: Scale, span: Range, key: Array, width: int, depth: int, layer_norm: bool = False) -> Critic:
         """Initialise critics of states with this scale and actions in this range."""
         sizes = [len(scale.mean) + len(span.low), *[width] * depth, 1]
-        return Critic(eqx.filter_vmap(lambda k: MLP.init(sizes, k))(jax.random.split(key)), scale, span)
+        kind = LayerNormMLP if layer_norm else MLP
+        return Critic(eqx.filter_vmap(lambda k: kind.init(sizes, k))(jax.random.split(key)), scale, span)
 
     def __call__(self, obs: Array, action: Array) -> Array:
         """Compute both values [2] of one state and action."""

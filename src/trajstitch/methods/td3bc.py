@@ -2,76 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from trajstitch.checks import check_sizes
 from trajstitch.errors import InputError
-from trajstitch.methods.actor_critic import Critic, OfflineRL
+from trajstitch.methods.actor_critic import Critic
+from trajstitch.methods.td3 import TD3, ActorCritic, Batch
 from trajstitch.policies.policy import Policy
-from trajstitch.training.loop import Fit, Metrics, Table, gradient_step, mean_loss
-from trajstitch.training.networks import polyak_update
-
-Batch = Mapping[str, Array]
-
-
-class ActorCritic(eqx.Module):
-    """The networks that TD3 trains, and their targets."""
-
-    actor: Policy
-    critic: Critic
-    actor_target: Policy
-    critic_target: Critic
+from trajstitch.training.loop import Fit, Metrics, mean_loss
 
 
 @dataclass(frozen=True)
-class TD3BC(OfflineRL):
+class TD3BC(TD3):
     """TD3 with a cloning term in the actor's loss."""
 
     alpha: float = 2.5  # Weight of the critic against cloning.
-    noise: float = 0.2  # Std of the noise on the target action, in half-ranges of the action.
-    noise_clip: float = 0.5  # Clip for the target-action noise.
-    delay: int = 2  # Critic steps per actor step.
     fit: Fit = Fit(steps=1_000_000, batch=256, rate=3e-4)  # Training schedule.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "delay")
-        if self.alpha < 0 or self.noise < 0 or self.noise_clip < 0:
-            raise InputError("alpha, noise and noise_clip must not be below 0")
-
-    def init(self, table: Table, key: Array) -> ActorCritic:
-        """Initialise the networks; the targets start equal to them."""
-        actor, critic = self.nets(table, key, "tanh")
-        return ActorCritic(actor, critic, actor, critic)
-
-    def begin(self, model: ActorCritic) -> Any:
-        """Return Adam's initial state for the actor and for the critic."""
-        return {name: self.optimiser().init(getattr(model, name)) for name in ("actor", "critic")}
-
-    def loss(self, model: ActorCritic, row: Batch, key: Array) -> tuple[Array, Metrics]:
-        """Compute the critic's loss of one transition; the actor's needs a whole batch (`actor_loss`)."""
-        return self.critic_loss(model, model.critic, row, key)
-
-    def critic_loss(self, model: ActorCritic, critic: Critic, row: Batch, key: Array) -> tuple[Array, Metrics]:
-        """Compute (Q_k(s,a) - r - γ·(1 - done)·min_k Q'_k(s', π'(s') + noise))², summed over the twins k.
-
-        Q' and π' are the target networks.
-        """
-        span = model.actor.range
-        noise = jnp.clip(self.noise * jax.random.normal(key, span.low.shape), -self.noise_clip, self.noise_clip)
-        next_action = jnp.clip(model.actor_target.act(row["next_obs"]) + span.half * noise, span.low, span.high)
-        future = (1 - row["done"]) * jnp.min(model.critic_target(row["next_obs"], next_action))
-        q = critic(row["obs"], row["action"])
-        loss = jnp.sum((q - row["reward"] - self.discount * future) ** 2)
-        return loss, {"critic_loss": loss, "q": jnp.mean(q)}
+        if self.alpha < 0:
+            raise InputError("alpha must not be below 0")
 
     def actor_terms(self, critic: Critic, actor: Policy, row: Batch) -> tuple[Array, Array]:
         """Compute Q_1(s, π(s)), and (π(s) - a)² averaged over action dimensions, in half-ranges."""
@@ -79,49 +35,13 @@ class TD3BC(OfflineRL):
         error = jnp.mean(((action - row["action"]) / actor.range.half) ** 2)
         return critic.first(row["obs"], action), error
 
-    def actor_loss(self, critic: Critic, batch: Batch, actor: Policy) -> tuple[Array, Metrics]:
+    def actor_loss(self, model: ActorCritic, batch: Batch, actor: Policy) -> tuple[Array, Metrics]:
         """Compute -λ·Q_1 + (π - a)² with λ = α / mean |Q_1|, a mean over the whole batch."""
-        q, error = jax.vmap(partial(self.actor_terms, critic, actor))(batch)
+        q, error = jax.vmap(partial(self.actor_terms, model.critic, actor))(batch)
         weight = self.alpha / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)))
         loss = jnp.mean(error) - weight * jnp.mean(q)
         metrics = {"actor_loss": loss, "policy_q": jnp.mean(q), "cloning": jnp.mean(error), "lambda": weight}
         return loss, metrics
-
-    @property
-    def phases(self) -> int:
-        """Phases of a step; the actor is trained in the last one."""
-        return self.delay
-
-    def step(
-        self, model: ActorCritic, opt_state: Any, batch: Batch, key: Array, phase: int
-    ) -> tuple[ActorCritic, Any, Metrics]:
-        """Do a gradient step of the critic and, at every `delay`-th step, of the actor; then move the targets."""
-        model, opt_state, metrics = self.learn_critic(model, opt_state, batch, key)
-        if phase < self.delay - 1:
-            return model, opt_state, metrics
-        model, opt_state, more = self.learn_actor(model, opt_state, batch)
-        return model, opt_state, metrics | more
-
-    def learn_critic(
-        self, model: ActorCritic, opt_state: Any, batch: Batch, key: Array
-    ) -> tuple[ActorCritic, Any, Metrics]:
-        """Do one gradient step of the critic."""
-        loss = partial(mean_loss, partial(self.critic_loss, model), batch=batch, key=key)
-        critic, critic_state, metrics = gradient_step(loss, model.critic, opt_state["critic"], self.optimiser())
-        return eqx.tree_at(lambda m: m.critic, model, critic), {**opt_state, "critic": critic_state}, metrics
-
-    def learn_actor(self, model: ActorCritic, opt_state: Any, batch: Batch) -> tuple[ActorCritic, Any, Metrics]:
-        """Do one gradient step of the actor and move the targets."""
-        loss = partial(self.actor_loss, model.critic, batch)
-        actor, actor_state, metrics = gradient_step(loss, model.actor, opt_state["actor"], self.optimiser())
-        model = ActorCritic(
-            actor,
-            model.critic,
-            polyak_update(model.actor_target, actor, self.target_rate),
-            polyak_update(model.critic_target, model.critic, self.target_rate),
-        )
-        del metrics["loss"]  # `loss` is the critic's, because every step has it
-        return model, {**opt_state, "actor": actor_state}, metrics
 
 
 @dataclass(frozen=True)

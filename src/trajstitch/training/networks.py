@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
@@ -83,18 +83,33 @@ class MLP(eqx.Module):
     layers: tuple[Linear, ...]
     activation: Activation = eqx.field(static=True, default="relu")
 
-    @staticmethod
-    def init(sizes: Sequence[int], key: Array, activation: Activation = "relu") -> MLP:
+    @classmethod
+    def init(cls, sizes: Sequence[int], key: Array, activation: Activation = "relu") -> Self:
         """Initialise layers from sizes[0] inputs through the hidden sizes to sizes[-1] outputs."""
         keys = jax.random.split(key, len(sizes) - 1)
         layers = [Linear.init(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
-        return MLP(tuple(layers), activation)
+        return cls(tuple(layers), activation)
 
     def __call__(self, x: Array) -> Array:
         activation = {"relu": jax.nn.relu, "silu": jax.nn.silu}[self.activation]
         for layer in self.layers[:-1]:
-            x = activation(layer(x))
+            x = self.hidden(activation(layer(x)))
         return self.layers[-1](x)
+
+    def hidden(self, x: Array) -> Array:
+        """Return what a hidden layer hands on."""
+        return x
+
+
+class LayerNormMLP(MLP):
+    """An MLP whose hidden layers hand on their outputs with mean 0 and std 1.
+
+    The next layer's weights take the place of a gain and a shift of the norm's own.
+    """
+
+    def hidden(self, x: Array) -> Array:
+        """Return the outputs of one layer for one input, with mean 0 and std 1."""
+        return jax.nn.standardize(x, epsilon=1e-6)
 
 
 class Range(eqx.Module):
