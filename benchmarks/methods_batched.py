@@ -102,6 +102,8 @@ def advance(
         state = reached
         save(state)
         print(f"{int(state.step):,} steps, {time.monotonic() - begin:.0f} s", flush=True)
+        if time.monotonic() - begin > args.limit:
+            break
     return state
 
 
@@ -238,12 +240,13 @@ def report(name: str, method: str, run: Run, summary: dict[str, Any], args: argp
     known: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"methods": {}}
     about = run.settings()["data"]
     known |= {"name": name, "fingerprint": about["fingerprint"], "transitions": about["transitions"]}
+    steps = run.steps()[-1]
     result = {
         "seeds": args.seeds,
-        "steps": args.steps,
+        "steps": steps,
         "seconds": took["seconds"],  # of all members together
         "members_together": took["members"],
-        "steps_a_second": took["seconds"] and round(args.steps / took["seconds"], 1),
+        "steps_a_second": took["seconds"] and round(steps / took["seconds"], 1),
         **summary,
         "command": command("methods_batched", sys.argv[1:-2]),  # without --score NAME
     }
@@ -266,6 +269,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="Seeds per data set.")
     parser.add_argument("--steps", type=int, default=1_000_000, help="Gradient steps.")
     parser.add_argument("--every", type=int, default=100_000, help="Steps between checkpoints.")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="Seconds after which training stops.")
     parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed and checkpoint.")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of the stitching.")
     parser.add_argument(

@@ -79,8 +79,8 @@ REWARD_DATA: dict[str, tuple[str, ...]] = {
 }
 TABLE1 = tuple(RECIPES)[:15]
 
-# Chosen for each data set, as in the publications: the penalty of mopo, the threshold of morel, and rebrac's penalties
-# of the actor and of the critic, as CORL has them.
+# Chosen for each data set, as in the publications: the penalty of mopo, the threshold of morel, and the penalties
+# of rebrac, as CORL has them.
 _MOPO = {"hopper-medium": 5.0, "halfcheetah-medium": 0.5, "walker2d-medium": 1.5}
 _MOREL = {"hopper-medium": 0.25, "halfcheetah-medium": 0.05, "walker2d-medium": 0.3}
 _REBRAC = {
