@@ -8,8 +8,8 @@ import pytest
 from trajstitch.data import Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.jobs.improve import improve_run
-from trajstitch.policies.policy import Policy, stack
-from trajstitch.policies.policy_files import load_policy, save_policy
+from trajstitch.policies.policy import Policy, acting, stack
+from trajstitch.policies.policy_files import save_policy
 from trajstitch.stitching.followed import FollowConfig, follow_policy
 from trajstitch.stitching.improve import Improve, Models, improve
 from trajstitch.stitching.reach import ReachConfig, ReachFinder
@@ -97,17 +97,32 @@ def test_another_policy_is_another_run(walks, tmp_path):
     assert again.dataset.fingerprint == first.dataset.fingerprint
     with pytest.raises(InputError, match="other settings"):
         improve_run(walks, config, tmp_path / "run", models=models, policy=two, ending=".npz")
-    with pytest.raises(InputError, match="holds 2 policies"):
-        improve_run(walks, config, tmp_path / "both", models=models, policy=stack([one, two]), ending=".npz")
+
+
+def test_several_policies_act_as_their_median(walks, tmp_path):
+    """Of three, one far from the others has no say; in each dimension of its own."""
+    policies = [tiny_policy(seed) for seed in range(3)]
+    obs = walks.obs[:5]
+    each = np.stack([acting(policy)(obs) for policy in policies])
+    np.testing.assert_allclose(acting(stack(policies))(obs), np.median(each, 0), atol=1e-6)
+    assert np.abs(each[0] - np.median(each, 0)).max() > 1e-3
+    config = Improve(planner="policy", follow=FollowConfig(walks=4, length=3))
+    _, result = improve_run(
+        walks, config, tmp_path, models=Models(world=Line()), policy=stack(policies), ending=".npz"
+    )
+    followed = result.dataset
+    middle = np.asarray(acting(stack(policies))(followed.obs[followed.row]))
+    middle = np.clip(middle, walks.action.min(0), walks.action.max(0))
+    np.testing.assert_allclose(followed.action, middle, atol=1e-5)
 
 
 def test_one_policy_of_a_file(tmp_path):
-    from trajstitch.cli.improve import one_policy
+    from trajstitch.cli.improve import policies_of
 
     one, two = tiny_policy(0), tiny_policy(1)
     save_policy(stack([one, two]), tmp_path / "two.npz", {})
-    found = one_policy(str(tmp_path / "two.npz"), 1)
+    found = policies_of(str(tmp_path / "two.npz"), 1)
     np.testing.assert_array_equal(found.net.layers[0].weight, two.net.layers[0].weight)
     with pytest.raises(InputError, match="holds 2 policies, so there is no number 2"):
-        one_policy(str(tmp_path / "two.npz"), 2)
-    assert load_policy(tmp_path / "two.npz").count == 2
+        policies_of(str(tmp_path / "two.npz"), 2)
+    assert policies_of(str(tmp_path / "two.npz"), None).count == 2

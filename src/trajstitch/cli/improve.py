@@ -40,8 +40,8 @@ class ImproveCommand(DataCommand):
     """quick: minutes on two cores; standard: our trade-off on one GPU; paper: the paper's settings."""
     policy: str | None = None
     """Policy file that the planner policy follows: of trajstitch train, or any that evaluate takes."""
-    policy_seed: int = 0
-    """Which of the policies in that file, where it holds several seeds."""
+    policy_seed: int | None = None
+    """Which of several policies in that file; unless given, the median of their actions."""
     weigh: bool = False
     """Also give each step of the improved data a weight, by the critics of the preset of trajstitch weigh."""
     ray: MaybeStr = None
@@ -73,7 +73,7 @@ class ImproveCommand(DataCommand):
                 weigh=WEIGH_PRESETS["quick" if self.preset == "quick" else "standard"] if self.weigh else None,
                 ending=ending if ending in ENDINGS else ".hdf5",
                 overwrite=self.overwrite,
-                policy=one_policy(self.policy, self.policy_seed) if self.policy else None,
+                policy=policies_of(self.policy, self.policy_seed) if self.policy else None,
                 inputs=inputs,
                 mapper=mapper,
                 tell=tell,
@@ -143,11 +143,13 @@ def blocks_on(address: str | None) -> Iterator[Mapper]:
         yield RayMapper(ray)
 
 
-def one_policy(file: str, seed: int) -> Policy:
-    """Return one policy of a file."""
+def policies_of(file: str, seed: int | None) -> Policy:
+    """Return the policies of a file, or the one of this number."""
     found = stacked(load_policy(file))
     if not isinstance(found, Policy):
         raise InputError(f"{file} holds a planner, which cannot be followed in a world model; give a policy")
+    if seed is None:
+        return found
     many = found.count or 1
     if not 0 <= seed < many:
         raise InputError(f"{file} holds {many} policies, so there is no number {seed}; count from 0")

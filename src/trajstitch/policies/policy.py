@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from trajstitch.errors import InputError
 from trajstitch.policies.planner import ActionPlanner
 from trajstitch.training.networks import MLP, Range, Scale
 
@@ -92,10 +91,17 @@ def stacked(policy: Played) -> Played:
 
 
 def acting(policy: Policy) -> Callable[[Any], Array]:
-    """Return the function by which one policy acts: states [B, S] -> the most likely actions [B, A]."""
-    if policy.count is not None:
-        raise InputError(f"this file holds {policy.count} policies; give one of them")
-    return lambda obs: act_all(stacked(policy), jnp.asarray(obs)[None], None)[0]
+    """Return the function by which policies act: states [B, S] -> the most likely actions [B, A].
+
+    Of several policies it is the median of their actions, in each dimension: a seed that went astray has no say.
+    """
+    many = stacked(policy)
+
+    def act(obs: Any) -> Array:
+        rows = jnp.asarray(obs)
+        return jnp.median(act_all(many, jnp.broadcast_to(rows, (many.count or 1, *rows.shape)), None), 0)
+
+    return act
 
 
 def fingerprint_of(policy: Policy) -> str:

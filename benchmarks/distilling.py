@@ -1,0 +1,133 @@
+"""Several policies distilled into one file: what their median does, and clones of what it imagines.
+
+    python -m benchmarks.methods_batched hopper-medium hopper-replay --methods rebrac --runs RUNS --shared FOLDER
+    python -m benchmarks.distilling hopper-medium hopper-replay --teacher rebrac --runs RUNS --shared FOLDER
+    python -m benchmarks.distilling --table
+
+FOLDER and the data sets are described in benchmarks/datasets.py. RUNS/NAME/rebrac is a finished run, of which the
+policies of the last checkpoint are the teachers. The median of their actions is scored, followed in a world model
+learned from the data (`improve` with the planner policy), and what comes out is cloned by several seeds. One JSON
+file for each data set is written to --out; what it holds is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jax import Array
+
+from benchmarks.command import command
+from benchmarks.datasets import add_data_options, stored_data
+from benchmarks.imagining import score
+from trajstitch.jobs.improve import improve
+from trajstitch.jobs.run_dir import Run
+from trajstitch.methods.train import train
+from trajstitch.policies.policy import Policy, acting, stack, stacked
+from trajstitch.policies.policy_files import load_policy
+from trajstitch.stitching.improve import Models
+from trajstitch.stitching.presets import PRESETS
+from trajstitch.storage.atomic import write_json
+from trajstitch.training.networks import Range, pick
+
+
+class Median(eqx.Module):
+    """Several policies that act as one, to be scored."""
+
+    policies: Policy  # [1, P]: stacked twice, as what is scored has a leading axis
+
+    def act(self, obs: Array, key: Array | None = None) -> Array:
+        """Return the median of their actions for one observation."""
+        return acting(self.policies)(obs[None])[0]
+
+    @property
+    def count(self) -> int:
+        """One, as it counts when it is scored."""
+        return 1
+
+    @property
+    def range(self) -> Range:
+        """The range of actions."""
+        return pick(self.policies.range, (slice(None), 0))
+
+    @property
+    def obs_dim(self) -> int:
+        """Dimensions of an observation."""
+        return self.policies.obs_dim
+
+    @property
+    def action_dim(self) -> int:
+        """Dimensions of an action."""
+        return self.policies.action_dim
+
+
+def measure(name: str, args: argparse.Namespace) -> None:
+    """Measure one data set."""
+    file = args.out / f"{name}.json"
+    report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"name": name, "teachers": {}}
+    if args.teacher in report["teachers"]:
+        return
+    data, begin = stored_data(name, args), time.monotonic()
+    run = Run.existing(args.runs / name / args.teacher)
+    policies = load_policy(run.checkpoint(run.steps()[-1]))
+    assert isinstance(policies, Policy)
+    teachers = stacked(policies)
+    each = score(teachers, data, args.episodes)
+    median = score(Median(stack([teachers])), data, args.episodes * len(each))
+    print(f"{name}: each {np.mean(each, 1).round(1).tolist()}, median {np.mean(median):.1f}", flush=True)
+    config = replace(PRESETS[args.preset], planner="policy")
+    models = Models(policy=acting(teachers))
+    made = improve(data, config, seed=0, models=models)
+    clones = train("bc", made.dataset, seeds=args.seeds, steps=args.clone_steps)
+    report["teachers"][args.teacher] = {
+        "steps": run.steps()[-1],
+        "settings": run.settings()["config"],
+        "transitions": data.transitions,
+        "fingerprint": data.fingerprint,
+        "each": each,
+        "median": median,
+        "imagined": {"steps": made.dataset.transitions, "length": float(made.dataset.length.mean())},
+        "clones": score(clones, data, args.episodes),
+        "seconds": round(time.monotonic() - begin),
+        "command": command("distilling"),
+    }
+    write_json(file, report)
+    print(row(name, args.teacher, report["teachers"][args.teacher]), flush=True)
+
+
+def row(name: str, teacher: str, entry: dict[str, Any]) -> str:
+    """One row of the table: mean ± std over policies, the median's mean, mean ± std over clones."""
+    each, clones = (np.mean(entry[kind], 1) for kind in ("each", "clones"))
+    cells = [f"{one.mean():.1f} ± {one.std(ddof=1):.1f}" for one in (each, clones)]
+    return f"| {name} | {teacher} | {cells[0]} | {np.mean(entry['median']):.1f} | {cells[1]} |"
+
+
+def main() -> None:
+    """Measure, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser.add_argument("--teacher", default="rebrac", help="Method whose run is distilled.")
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="quick", help="Preset of the world model.")
+    parser.add_argument("--clone-steps", type=int, default=50_000, help="Gradient steps of clones.")
+    parser.add_argument("--seeds", type=int, default=5, help="Clones.")
+    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per policy.")
+    add_data_options(parser, "runs/methods_batched")
+    parser.add_argument("--out", type=Path, default=Path("results/distilling"), help="Folder of the result files.")
+    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
+    args = parser.parse_args()
+    for name in args.names:
+        measure(name, args)
+    if args.table:
+        for file in sorted(args.out.glob("*.json")):
+            report = json.loads(file.read_text())
+            print("\n".join(row(report["name"], *one) for one in report["teachers"].items()))
+
+
+if __name__ == "__main__":
+    main()
