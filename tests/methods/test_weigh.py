@@ -99,7 +99,7 @@ def test_the_outcome_is_a_plain_sum():
 
 
 def test_the_worth_of_a_trajectory_is_its_return_and_its_cut_end():
-    """In thousandths of the spread of returns, which is 5; a real end is worth nothing more."""
+    """In thousandths of the spread of returns, which is 5; a real end is worth nothing more, nor a longest one."""
     rewards, ended = ([1.0, 2.0], [-2.0], [0.5, 0.5, -1.0]), (True, False, False)
     data = from_trajectories(
         [
@@ -108,7 +108,23 @@ def test_the_worth_of_a_trajectory_is_its_return_and_its_cut_end():
         ]
     )
     value = np.array([9, 9, 70, 9, 10, 9, 9, 9, -30.0])  # by row: each trajectory has one more than steps
-    np.testing.assert_allclose(worths(data, value), [3 * 200, -2 * 200 + 10, 0 - 30], rtol=1e-6)
+    config = Weigh(discount=0.9)
+    np.testing.assert_allclose(worths(data, value, config), [3 * 200, -2 * 200 + 2 * 0.1 * 10, 0], rtol=1e-6)
+
+
+def test_where_a_trajectory_was_cut_does_not_matter():
+    """Every step costs 1, for ever: a walk of 200 steps is worth no less than one of 10; one that arrived is."""
+    lengths, ended = (10, 200, 50), (False, False, True)
+    data = from_trajectories(
+        [
+            Trajectory(np.zeros((n + 1, 1)), np.zeros((n, 1)), -np.ones(n), terminal=end)
+            for n, end in zip(lengths, ended, strict=True)
+        ]
+    )
+    unit = 1000 / 190  # rewards are in thousandths of the spread of returns
+    value = np.full(len(data.obs), -unit / (1 - 0.9))
+    found = worths(data, value, Weigh(discount=0.9)) / unit
+    np.testing.assert_allclose(found, [-200, -200, -50], rtol=1e-5)
 
 
 def test_weights_by_hand():
@@ -118,7 +134,7 @@ def test_weights_by_hand():
     appraisal = Appraisal(rng.normal(size=(2, 60)).astype("f4"), rng.normal(size=70).astype("f4"))
     config = Weigh(temperature=1.5)
     value = appraisal.value.astype(float)
-    parts = appraisal.advantage.mean(0), outcomes(data, value, config), np.repeat(worths(data, value), 6)
+    parts = appraisal.advantage.mean(0), outcomes(data, value, config), np.repeat(worths(data, value, config), 6)
     score = sum(part / part.std() for part in parts)
     weight = np.exp(1.5 * np.minimum(score, np.quantile(score, 0.999)))
     np.testing.assert_allclose(weigh_by(data, appraisal, config).weight, weight / weight.mean(), rtol=1e-4)

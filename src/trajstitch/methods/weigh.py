@@ -2,7 +2,7 @@
 
     A(s, a) = min Q(s, a) - V(s)                       what the action is worth, by IQL's critics and values
     G_t     = Σ_k (γλ)^k·(r + γ·V(s') - V(s))_{t+k}    what came of it, as recorded
-    R       = Σ r over the whole trajectory, + V(s') where it was cut
+    R       = Σ r over the whole trajectory; one that was cut goes on at the pace (1 - γ)·V of its last state
     score   = A/std(A) + G/std(G) + R/std(R)
     weight  = e^(temperature · score)                  then scaled to mean 1
 
@@ -182,7 +182,7 @@ def weigh_by(data: Dataset, appraisal: Appraisal, config: Weigh) -> Dataset:
     """Return the data with the weights that follow from an appraisal."""
     critics = appraisal.advantage.mean(0, dtype=np.float64)
     value = appraisal.value.astype(np.float64)
-    whole = np.repeat(worths(data, value), data.length)
+    whole = np.repeat(worths(data, value, config), data.length)
     score = _in_stds(critics) + _in_stds(outcomes(data, value, config)) + _in_stds(whole)
     score = np.minimum(score - np.quantile(score, _CLIP), 0)
     if (temperature := config.temperature) is None:
@@ -200,11 +200,15 @@ def outcomes(data: Dataset, value: NDArray[np.float64], config: Weigh) -> NDArra
     return discounted_sums(np.append(gain, 0.0), following, config.discount * config.gae_lambda)[:-1]
 
 
-def worths(data: Dataset, value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute R [M]: the return of each trajectory, with the value of its last state where it was cut."""
+def worths(data: Dataset, value: NDArray[np.float64], config: Weigh) -> NDArray[np.float64]:
+    """Compute R [M]: the return of each trajectory, as if those that were cut were as long as the longest.
+
+    A state worth V earns (1 - γ)·V per step. So it does not matter where a trajectory was cut.
+    """
     table, last = scaled_steps(data), data.start[1:] - 1
-    ends: NDArray[np.float64] = value[data.row[last] + 1] * (1 - table["done"][last])
-    return ends + np.add.reduceat(table["reward"].astype(np.float64), data.start[:-1])
+    pace: NDArray[np.float64] = (1 - config.discount) * value[data.row[last] + 1] * (1 - table["done"][last])
+    missing = data.length.max() - data.length
+    return missing * pace + np.add.reduceat(table["reward"].astype(np.float64), data.start[:-1])
 
 
 def temperature_for(score: NDArray[np.float64], share: float) -> float:
