@@ -50,6 +50,7 @@ def default(config, name):
 
 PAGES = {
     "td3bc": (["td3bc", "td3tsbc"], 12),
+    "rebrac": (["rebrac"], 12),
     "iql": (["iql"], 11),
     "cql": (["cql"], 13),
     "mbop": (["mbop", "tsmbop"], 18),
