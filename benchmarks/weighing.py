@@ -163,7 +163,7 @@ def table_row(report: Mapping[str, Any], label: str) -> str:
 
 
 def foretold(reports: Sequence[Mapping[str, Any]], beside: Sequence[str]) -> float:
-    """Rank correlation, over data sets, of the critics' agreement with what weights gain over the best of others."""
+    """Rank correlation, over data sets, of critics' agreement with what weights gain over the best of others."""
 
     def mean(report: Mapping[str, Any], label: str) -> float:
         return float(report["scores"][label]["normalised"]["mean"])
