@@ -1,4 +1,4 @@
-"""Several policies distilled into one file: what their median does, and clones of what it imagines.
+"""Several policies distilled into one file: what their median does, and clones of what it does.
 
     python -m benchmarks.methods_batched hopper-medium hopper-replay --methods rebrac --runs RUNS --shared FOLDER
     python -m benchmarks.distilling hopper-medium hopper-replay --teacher rebrac --runs RUNS --shared FOLDER
@@ -6,8 +6,9 @@
 
 FOLDER and the data sets are described in benchmarks/datasets.py. RUNS/NAME/rebrac is a finished run, of which the
 policies of the last checkpoint are the teachers. The median of their actions is scored, followed in a world model
-learned from the data (`improve` with the planner policy), and what comes out is cloned by several seeds. One JSON
-file for each data set is written to --out; what it holds is not measured again.
+learned from the data (`improve` with the planner policy), and what comes out is cloned by several seeds: `plan`,
+its step from every recorded state, `trajectories`, its rollouts, or `both`. One JSON file for each data set is
+written to --out; what it holds is not measured again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jax import Array
 from benchmarks.command import command
 from benchmarks.datasets import add_data_options, stored_data
 from benchmarks.imagining import score
+from trajstitch.data import concatenate
 from trajstitch.jobs.improve import improve
 from trajstitch.jobs.run_dir import Run
 from trajstitch.methods.train import train
@@ -35,6 +37,8 @@ from trajstitch.stitching.improve import Models
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 from trajstitch.training.networks import Range, pick
+
+SOURCES = ("plan", "trajectories", "both")
 
 
 class Median(eqx.Module):
@@ -71,7 +75,8 @@ def measure(name: str, args: argparse.Namespace) -> None:
     """Measure one data set."""
     file = args.out / f"{name}.json"
     report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"name": name, "teachers": {}}
-    if args.teacher in report["teachers"]:
+    known = report["teachers"].get(args.teacher, {"clones": {}})
+    if not (missing := [source for source in args.sources if source not in known["clones"]]):
         return
     data, begin = stored_data(name, args), time.monotonic()
     run = Run.existing(args.runs / name / args.teacher)
@@ -82,9 +87,9 @@ def measure(name: str, args: argparse.Namespace) -> None:
     median = score(Median(stack([teachers])), data, args.episodes * len(each))
     print(f"{name}: each {np.mean(each, 1).round(1).tolist()}, median {np.mean(median):.1f}", flush=True)
     config = replace(PRESETS[args.preset], planner="policy")
-    models = Models(policy=acting(teachers))
-    made = improve(data, config, seed=0, models=models)
-    clones = train("bc", made.dataset, seeds=args.seeds, steps=args.clone_steps)
+    made = improve(data, config, seed=0, models=Models(policy=acting(teachers)))
+    assert made.plan is not None
+    sources = {"plan": made.plan, "trajectories": made.dataset, "both": concatenate([made.plan, made.dataset])}
     report["teachers"][args.teacher] = {
         "steps": run.steps()[-1],
         "settings": run.settings()["config"],
@@ -93,19 +98,27 @@ def measure(name: str, args: argparse.Namespace) -> None:
         "each": each,
         "median": median,
         "imagined": {"steps": made.dataset.transitions, "length": float(made.dataset.length.mean())},
-        "clones": score(clones, data, args.episodes),
         "seconds": round(time.monotonic() - begin),
-        "command": command("distilling"),
+        "clones": known["clones"],
     }
-    write_json(file, report)
-    print(row(name, args.teacher, report["teachers"][args.teacher]), flush=True)
+    for source in missing:
+        begin = time.monotonic()
+        clones = train("bc", sources[source], seeds=args.seeds, steps=args.clone_steps)
+        known["clones"][source] = {
+            "scores": score(clones, data, args.episodes),
+            "steps": args.clone_steps,
+            "seconds": round(time.monotonic() - begin),
+            "command": command("distilling"),
+        }
+        write_json(file, report)
+        print(row(name, args.teacher, report["teachers"][args.teacher], source), flush=True)
 
 
-def row(name: str, teacher: str, entry: dict[str, Any]) -> str:
-    """One row of the table: mean ± std over policies, the median's mean, mean ± std over clones."""
-    each, clones = (np.mean(entry[kind], 1) for kind in ("each", "clones"))
-    cells = [f"{one.mean():.1f} ± {one.std(ddof=1):.1f}" for one in (each, clones)]
-    return f"| {name} | {teacher} | {cells[0]} | {np.mean(entry['median']):.1f} | {cells[1]} |"
+def row(name: str, teacher: str, entry: dict[str, Any], source: str) -> str:
+    """One row of the table: mean ± std over policies, the median's mean, mean ± std over clones of one source."""
+    means = [np.mean(scores, 1) for scores in (entry["each"], entry["clones"][source]["scores"])]
+    cells = [f"{one.mean():.1f} ± {one.std(ddof=1):.1f}" for one in means]
+    return f"| {name} | {teacher} | {cells[0]} | {np.mean(entry['median']):.1f} | {source} | {cells[1]} |"
 
 
 def main() -> None:
@@ -114,6 +127,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
     parser.add_argument("--teacher", default="rebrac", help="Method whose run is distilled.")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="quick", help="Preset of the world model.")
+    parser.add_argument("--sources", nargs="+", choices=SOURCES, default=["plan"], help="What is cloned.")
     parser.add_argument("--clone-steps", type=int, default=50_000, help="Gradient steps of clones.")
     parser.add_argument("--seeds", type=int, default=5, help="Clones.")
     parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per policy.")
@@ -126,7 +140,8 @@ def main() -> None:
     if args.table:
         for file in sorted(args.out.glob("*.json")):
             report = json.loads(file.read_text())
-            print("\n".join(row(report["name"], *one) for one in report["teachers"].items()))
+            for teacher, entry in report["teachers"].items():
+                print("\n".join(row(report["name"], teacher, entry, source) for source in entry["clones"]))
 
 
 if __name__ == "__main__":

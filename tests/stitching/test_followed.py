@@ -7,6 +7,7 @@ import pytest
 
 from trajstitch.data import Trajectory, from_trajectories
 from trajstitch.errors import InputError
+from trajstitch.formats import load
 from trajstitch.jobs.improve import improve_run
 from trajstitch.policies.policy import Policy, acting, stack
 from trajstitch.policies.policy_files import save_policy
@@ -97,6 +98,28 @@ def test_another_policy_is_another_run(walks, tmp_path):
     assert again.dataset.fingerprint == first.dataset.fingerprint
     with pytest.raises(InputError, match="other settings"):
         improve_run(walks, config, tmp_path / "run", models=models, policy=two, ending=".npz")
+
+
+def test_the_plan_is_the_policy_in_every_recorded_state(walks, tmp_path):
+    """Single steps, which land where the model says, even where rollouts would stop; their seams say so."""
+    config = Improve(planner="policy", follow=FollowConfig(walks=4, length=3))
+    result = improve(walks, config, models=Models(world=Line(), policy=right))
+    plan = result.plan
+    assert len(plan) == plan.transitions == walks.transitions
+    first = walks.obs[walks.row]
+    np.testing.assert_array_equal(plan.obs[plan.row], first)
+    np.testing.assert_array_equal(plan.action, right(first))
+    np.testing.assert_allclose(plan.obs[plan.row + 1], np.clip(first + 0.25, None, walks.obs.max()), atol=1e-5)
+    np.testing.assert_allclose(plan.reward, (first + 0.25)[:, 0], atol=1e-5)
+    np.testing.assert_array_equal(plan.seams.source, walks.row)
+    assert (plan.seams.target == -1).all()
+    assert not plan.terminal.any()
+    assert (plan.seams.landing_error[first[:, 0] > 2.9] > 0).all()
+    run, _ = improve_run(
+        walks, config, tmp_path, models=Models(world=Line()), policy=tiny_policy(0), ending=".npz"
+    )
+    saved = load(run.path / "plan.npz")
+    np.testing.assert_array_equal(saved.obs[saved.row], first)
 
 
 def test_several_policies_act_as_their_median(walks, tmp_path):

@@ -4,7 +4,7 @@ config.json            the settings, the data's fingerprint, versions
 stages/NAME.npz        the result of each stage; made again only when something it depends on has changed
 metrics.jsonl          losses of every model at every check
 improved.*             the improved data, in the format of the input, with their seams
-plan.*                 of the planner optimal: the best step from every state, to be cloned
+plan.*                 of the planners optimal and policy: the best step from every state, to be cloned
 seams.npz              the seams table alone
 weigh/                 the critics that weighed the improved data, if asked for (see jobs/weigh.py)
 result.json            what was done: iterations, model errors, sizes of the graph

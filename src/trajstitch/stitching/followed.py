@@ -1,5 +1,8 @@
 """Followed: a given policy is followed in a world model from recorded states, as far as the model knows.
 
+What the policy does in every recorded state is a data set too, of single steps: a clone of it knows the policy
+wherever there are data, however soon rollouts had to stop.
+
 A policy by any method becomes a data set that others can clone, inspect and audit. A rollout stops before a step
 about which the model's members disagree more than about almost all recorded steps; MOReL halts there too.
 """
@@ -23,6 +26,7 @@ from trajstitch.stitching.imagined import Rollouts
 from trajstitch.stitching.reach import ReachFinder
 
 ActAll = Callable[[Any], Any]  # states [B, S] -> actions [B, A]
+_BLOCK = 16384  # states asked about per call
 _SAMPLE = 16384  # recorded steps that the limit of disagreement follows from
 
 
@@ -59,14 +63,7 @@ def follow_policy(
     rewards: list[Float] = []
     errors: list[Float] = []
     for step in range(config.length):
-        action = np.asarray(act(state), np.float32)
-        if action.shape != (len(state), data.action_dim) or not np.isfinite(action).all():
-            raise InputError(
-                f"the policy gives actions of shape {action.shape}, not finite ones of [{len(state)}, "
-                f"{data.action_dim}]; give a policy of the same environment"
-            )
-        action = np.clip(action, *map(np.asarray, finder.box))
-        after, reward, error = predict_step(finder, state, action)
+        action, after, reward, error = _policy_step(finder, act, state)
         state = np.clip(after, low, high)
         obs.append(state)
         actions.append(action)
@@ -82,6 +79,33 @@ def follow_policy(
     states, acted, earned = (np.stack(column, 1)[kept] for column in (obs, actions, rewards))
     ended = np.zeros(len(states), bool)
     return Rollouts(first[kept], states, acted, earned, error[kept], length[kept], ended)
+
+
+def every_state(finder: ReachFinder, act: ActAll, tell: Tell = silent) -> Rollouts:
+    """Return the policy's step from every state in which a step was recorded, each a rollout of its own."""
+    data = finder.data
+    parts = []
+    for a in range(0, data.transitions, _BLOCK):
+        rows = data.row[a : a + _BLOCK]
+        parts.append((data.obs[rows], *_policy_step(finder, act, data.obs[rows])))
+        tell(min(a + _BLOCK, data.transitions), data.transitions, "states")
+    obs, action, after, reward, error = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ones = np.ones(data.transitions, np.int64)
+    states = np.stack([obs, np.clip(after, data.obs.min(0), data.obs.max(0))], 1)
+    none = np.zeros(data.transitions, bool)
+    return Rollouts(data.row, states, action[:, None], reward[:, None], error[:, None], ones, none)
+
+
+def _policy_step(finder: ReachFinder, act: ActAll, obs: Float) -> tuple[Float, Float, Float, Float]:
+    """Return the policy's actions [B, A] in these states, and what the world model says of them."""
+    action = np.asarray(act(obs), np.float32)
+    if action.shape != (len(obs), finder.data.action_dim) or not np.isfinite(action).all():
+        raise InputError(
+            f"the policy gives actions of shape {action.shape}, not finite ones of [{len(obs)}, "
+            f"{finder.data.action_dim}]; give a policy of the same environment"
+        )
+    action = np.clip(action, *map(np.asarray, finder.box))
+    return action, *predict_step(finder, obs, action)
 
 
 def predict_step(finder: ReachFinder, obs: Float, action: Float) -> tuple[Float, Float, Float]:

@@ -46,7 +46,7 @@ from trajstitch.stitching.current import (
     to_dataset,
 )
 from trajstitch.stitching.edges import Edges, Plausible, Reachable
-from trajstitch.stitching.followed import ActAll, FollowConfig, follow_policy
+from trajstitch.stitching.followed import ActAll, FollowConfig, every_state, follow_policy
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig, without_last
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
 from trajstitch.stitching.held import HeldConfig, HeldPlanner
@@ -168,7 +168,7 @@ class Result:
     errors: dict[str, float] = field(default_factory=dict)  # held-out errors of the models
     graph: dict[str, float] = field(default_factory=dict)  # sizes of the graph
     # Of the planner optimal: the best step from every state, as pieces of trajectories, with weights by how often
-    # planned walks from the starts make it.
+    # planned walks from the starts make it. Of the planner policy: its step from every recorded state.
     plan: Dataset | None = None
     accepted: tuple[Accepted, ...] = ()  # which trajectories each iteration replaced, and what was compared
     seconds: list[float] = field(default_factory=list)  # that each iteration took
@@ -319,8 +319,9 @@ def _improve_by_policy(
     begin = time.monotonic()
     finder, tell = setup.edges.finder, setup.tell("follow")
     made = imagined_data(setup.data, follow_policy(finder, models.policy, setup.config.follow, setup.seed, tell))
+    plan = imagined_data(setup.data, every_state(finder, models.policy, setup.tell("plan")))
     seconds = [time.monotonic() - begin]
-    return Result(made, [_imagined_entry(made)], training, errors, seconds=seconds)
+    return Result(made, [_imagined_entry(made)], training, errors, plan=plan, seconds=seconds)
 
 
 def _imagined_entry(made: Dataset) -> dict[str, Any]:
