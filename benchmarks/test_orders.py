@@ -2,10 +2,11 @@
 
     nice python -m benchmarks.test_orders --orders 20 --out results/test_orders.json
 
-First each module of tests runs in a process of its own, then all tests in reverse, in one process. That run times
-every test: those that took at most `--fast` seconds are the fast suite, the others are listed as slow. Then the
+First each module of tests runs in a process of its own. The modules that took at most `--module` seconds are the
+fast suite, and of the others the tests that took at most `--test` seconds; the rest is listed as slow. Then the
 fast suite runs in random orders, each in one process: the modules are shuffled and so are the tests inside each,
-or, in every fifth order, all tests regardless of modules. The number of an order is the seed of the shuffle.
+or, in every fifth order, all tests regardless of modules. The number of an order is the seed of the shuffle. At
+last all tests, the slow ones too, run in reverse, in one process.
 
 The results are written after each run, and a call goes on where the one before was stopped. `--again` runs once
 more what did not pass; what was found before stays under `earlier`. What pytest said of a run that did not pass,
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ORDER = "TRAJSTITCH_TEST_ORDER"  # for the plugin: reversed, or the seed of a random order
-SLOW = "TRAJSTITCH_TEST_SLOW"  # for the plugin: a JSON file with the tests that are left out
+SLOW = "TRAJSTITCH_TEST_SLOW"  # for the plugin: a JSON file with the tests, or whole modules, that are left out
 REPORT = "TRAJSTITCH_TEST_REPORT"  # for the plugin: where to write what happened
 NOTES = Path(".pytest_cache/orders")
 MIXED = 5  # every such order mixes the modules
@@ -63,8 +64,9 @@ class Plugin:
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         if SLOW in os.environ:
             slow = set(json.loads(Path(os.environ[SLOW]).read_text()))
-            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in slow])
-            items[:] = [item for item in items if item.nodeid not in slow]
+            left_out = [item for item in items if {item.nodeid, item.nodeid.partition("::")[0]} & slow]
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
         tests = [(str(item.path), item.nodeid) for item in items]
         items[:] = [items[k] for k in shuffled(tests, os.environ.get(ORDER))]
         _ids[:] = [item.nodeid for item in items]
@@ -126,27 +128,48 @@ def passed(found: dict[str, Any]) -> bool:
     return found["code"] == 0
 
 
+def times_of(place: str, name: str) -> Path:
+    """Return the file with the seconds of every test of a run."""
+    return NOTES / f"{place}-{name.replace('/', '-')}.json"
+
+
+def slow_tests(alone: dict[str, Any], module_limit: float, test_limit: float) -> list[str]:
+    """Return what is not in the fast suite; a whole module where the seconds of its tests are not known."""
+    slow = sorted(str(path) for path in Path("tests").rglob("test_*.py") if str(path) not in alone)
+    for module, found in alone.items():
+        if found["seconds"] > module_limit:
+            times = times_of("alone", module)
+            if times.exists():
+                slow += [test for test, took in json.loads(times.read_text()).items() if took > test_limit]
+            else:
+                slow.append(module)
+    return slow
+
+
 def main() -> None:
     """Try all, and write the result after each try, so that a run that is stopped counts too."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--orders", type=int, default=20, help="random orders of the fast suite")
-    parser.add_argument("--fast", type=float, default=1.0, help="most seconds of a test of the fast suite")
+    parser.add_argument("--module", type=float, default=15, help="most seconds of a module that is fast")
+    parser.add_argument("--test", type=float, default=0.3, help="most seconds of a fast test of another module")
+    parser.add_argument("--phases", nargs="*", default=["alone", "orders", "reversed"])
+    parser.add_argument("--only", default="", help="of the modules alone, those whose path contains this")
     parser.add_argument("--again", action="store_true", help="run once more what did not pass")
     parser.add_argument("--out", type=Path, default=Path("results/test_orders.json"))
     args = parser.parse_args()
-    empty: dict[str, Any] = {"command": "", "alone": {}, "reversed": {}, "slow": {}, "orders": {}, "earlier": []}
+    empty: dict[str, Any] = {"command": "", "alone": {}, "slow": [], "orders": {}, "reversed": {}, "earlier": []}
     tries = json.loads(args.out.read_text()) if args.out.exists() else empty
-    tries["command"] = f"python -m benchmarks.test_orders --orders {args.orders} --fast {args.fast}"
+    tries["command"] = f"python -m benchmarks.test_orders --orders {args.orders}"
 
     def run(place: str, name: str, words: Sequence[str] = (), order: str | None = None) -> None:
         before = tries[place].get(name)
         if before is not None and (passed(before) or not args.again):
             return
         found = attempt(words, order, tuple(tries["slow"]) if place == "orders" else ())
-        notes = NOTES / f"{place} {name.replace('/', '-')}"
-        notes.with_name(f"{notes.name}.json").write_text(json.dumps(found.pop("times"), indent=1))
+        notes = times_of(place, name)
+        notes.write_text(json.dumps(found.pop("times"), indent=1))
         if log := [*found.pop("log", []), *found.pop("stderr", [])]:
-            notes.with_name(f"{notes.name}.txt").write_text("\n".join(log))
+            notes.with_suffix(".txt").write_text("\n".join(log))
         if before is not None:
             tries["earlier"].append({"run": f"{place} {name}", **before})
         tries[place][name] = found
@@ -158,17 +181,18 @@ def main() -> None:
         part.replace(args.out)
 
     NOTES.mkdir(parents=True, exist_ok=True)
-    for module in sorted(str(path) for path in Path("tests").rglob("test_*.py")):
-        run("alone", module, [module])
-        write()
-    run("reversed", "all", order="reversed")
+    if "alone" in args.phases:
+        for module in sorted(str(path) for path in Path("tests").rglob("test_*.py")):
+            if args.only in module:
+                run("alone", module, [module])
+                write()
     if not tries["orders"]:
-        times = json.loads((NOTES / "reversed all.json").read_text())
-        slow = {test: round(took, 2) for test, took in times.items() if took > args.fast}
-        tries["slow"] = dict(sorted(slow.items(), key=lambda item: -item[1]))
-    write()
-    for order in map(str, range(args.orders)):
+        tries["slow"] = slow_tests(tries["alone"], args.module, args.test)
+    for order in map(str, range(args.orders) if "orders" in args.phases else ()):
         run("orders", order, order=order)
+        write()
+    if "reversed" in args.phases:
+        run("reversed", "all", order="reversed")
         write()
 
 
