@@ -2,11 +2,11 @@
 
     nice python -m benchmarks.test_orders --orders 20 --out results/test_orders.json
 
-First each module of tests runs in a process of its own. The modules that took at most `--module` seconds are the
-fast suite, and of the others the tests that took at most `--test` seconds; the rest is listed as slow. Then the
-fast suite runs in random orders, each in one process: the modules are shuffled and so are the tests inside each,
-or, in every fifth order, all tests regardless of modules. The number of an order is the seed of the shuffle. At
-last all tests, the slow ones too, run in reverse, in one process.
+First each module of tests runs in a process of its own. The tests that took at most `--fast` seconds there are the
+fast suite; the others are listed as slow. Then the fast suite runs in random orders, each in one process: the
+modules are shuffled and so are the tests inside each, or, in every fifth order, all tests regardless of modules.
+The number of an order is the seed of the shuffle. At last all tests, the slow ones too, run in reverse, in one
+process.
 
 The results are written after each run, and a call goes on where the one before was stopped. `--again` runs once
 more what did not pass; what was found before stays under `earlier`. What pytest said of a run that did not pass,
@@ -133,16 +133,13 @@ def times_of(place: str, name: str) -> Path:
     return NOTES / f"{place}-{name.replace('/', '-')}.json"
 
 
-def slow_tests(alone: dict[str, Any], module_limit: float, test_limit: float) -> list[str]:
+def slow_tests(limit: float) -> list[str]:
     """Return what is not in the fast suite; a whole module where the seconds of its tests are not known."""
-    slow = sorted(str(path) for path in Path("tests").rglob("test_*.py") if str(path) not in alone)
-    for module, found in alone.items():
-        if found["seconds"] > module_limit:
-            times = times_of("alone", module)
-            if times.exists():
-                slow += [test for test, took in json.loads(times.read_text()).items() if took > test_limit]
-            else:
-                slow.append(module)
+    slow = []
+    for module in sorted(str(path) for path in Path("tests").rglob("test_*.py")):
+        times = times_of("alone", module)
+        found = json.loads(times.read_text()) if times.exists() else {module: float("inf")}
+        slow += [test for test, took in found.items() if took > limit]
     return slow
 
 
@@ -150,8 +147,7 @@ def main() -> None:
     """Try all, and write the result after each try, so that a run that is stopped counts too."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--orders", type=int, default=20, help="random orders of the fast suite")
-    parser.add_argument("--module", type=float, default=15, help="most seconds of a module that is fast")
-    parser.add_argument("--test", type=float, default=0.3, help="most seconds of a fast test of another module")
+    parser.add_argument("--fast", type=float, default=0.3, help="most seconds of a test of the fast suite")
     parser.add_argument("--phases", nargs="*", default=["alone", "orders", "reversed"])
     parser.add_argument("--only", default="", help="of the modules alone, those whose path contains this")
     parser.add_argument("--again", action="store_true", help="run once more what did not pass")
@@ -159,7 +155,7 @@ def main() -> None:
     args = parser.parse_args()
     empty: dict[str, Any] = {"command": "", "alone": {}, "slow": [], "orders": {}, "reversed": {}, "earlier": []}
     tries = json.loads(args.out.read_text()) if args.out.exists() else empty
-    tries["command"] = f"python -m benchmarks.test_orders --orders {args.orders}"
+    tries["command"] = f"python -m benchmarks.test_orders --orders {args.orders} --fast {args.fast}"
 
     def run(place: str, name: str, words: Sequence[str] = (), order: str | None = None) -> None:
         before = tries[place].get(name)
@@ -187,7 +183,7 @@ def main() -> None:
                 run("alone", module, [module])
                 write()
     if not tries["orders"]:
-        tries["slow"] = slow_tests(tries["alone"], args.module, args.test)
+        tries["slow"] = slow_tests(args.fast)
     for order in map(str, range(args.orders) if "orders" in args.phases else ()):
         run("orders", order, order=order)
         write()
