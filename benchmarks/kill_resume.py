@@ -4,7 +4,8 @@
 
 Each command is run twice undisturbed, and both must be the same. Then it is killed at a moment drawn evenly from
 the time that took, called again, killed again and so on, until it ends by itself; what it has written must be the
-same, file by file and byte by byte. Only timings.json may differ, which holds nothing but clock times.
+same, file by file and byte by byte. Only timings.json may differ, which holds nothing but clock times, and what a
+record of a suite's cell says under `made`: its machine, its seconds, and whether it was resumed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 from trajstitch.formats import load, save
 
 CLOCKS = ("timings.json",)  # not compared
+MADE = "made"  # what is not compared of a record of `bench`
 MODELS = ("dynamics", "inverse", "reward", "value")
 SMALL = ["--steps", "40", "--every", "10", "--seeds", "2", "--batch", "16", "--width", "8", "--quiet"]
 IMPROVE = [
@@ -35,6 +37,7 @@ IMPROVE = [
 PLAN = [f"--{model}.{item}" for model in ("world", "value") for item in ("fit.steps=100", "width=16")]
 AGAIN = ["--overwrite", "--quiet"]  # killed after its output was written, a command finds it there
 WORLD = ["--world-steps", "40", "--world-width", "8", "--rollouts", "4", "--rollout-interval", "20"]
+BENCH = ["bench", "smoke", "--out", "out", "--data", "demo", "--methods", "bc", "td3bc", "ts-bc", "--quiet"]
 TRAIN: dict[str, list[str]] = {
     "bc": ["--episodes", "2"],  # the only one that is scored here, since scoring is the same for all
     "percent-bc": [],
@@ -61,6 +64,8 @@ def commands() -> dict[str, list[str]]:
         ],
         "weigh": ["weigh", "data.npz", "--out", "out.npz", "--preset", "quick", "--fit.steps=100", *AGAIN],
         "collect": ["collect", "random", "--env", "Hopper-v5", "--steps", "2000", "--out", "out.npz", *AGAIN],
+        "bench": [*BENCH, "--workers", "1"],
+        "bench --workers 2": [*BENCH, "--workers", "2"],  # processes that outlive the killed one for a moment
     }
     for method, words in TRAIN.items():
         inputs = ["data.npz", "better.npz"] if method in ("td3tsbc", "tsmbop") else ["data.npz"]
@@ -96,7 +101,15 @@ def finish(process: subprocess.Popen[str]) -> None:
 def content(folder: Path) -> dict[str, bytes]:
     """Return every file that is compared."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.name not in CLOCKS}
+    return {str(path.relative_to(folder)): _compared(path) for path in files if path.name not in CLOCKS}
+
+
+def _compared(path: Path) -> bytes:
+    if path.parent.parent.name != "records" or path.suffix != ".json":
+        return path.read_bytes()
+    record = json.loads(path.read_bytes())
+    del record[MADE]
+    return json.dumps(record).encode()
 
 
 def differences(reference: Path, folder: Path) -> list[str]:
@@ -139,7 +152,7 @@ def try_command(words: Sequence[str], kills: int, rng: random.Random, folder: Pa
                 process.wait(timeout=moment if len(killed) < kills else 600)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.communicate()
+                process.wait()  # for this one only: processes that it started may still be ending at the next call
                 killed.append({"after": round(moment, 2), "newest": newest(work)})
                 continue
             finish(process)
@@ -159,7 +172,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/kill_resume.json"))
     args = parser.parse_args()
     names = [name for name in commands() if not args.only or name in args.only]
-    found = json.loads(args.out.read_text())["commands"] if args.out.exists() else {}  # what an earlier call found
+    earlier = json.loads(args.out.read_text()) if args.out.exists() else {}  # by calls that tried other commands
+    found = earlier.get("commands", {})
     for k, name in enumerate(names):
         if name in found:
             continue
@@ -167,12 +181,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             found[name] = try_command(commands()[name], kills, random.Random(f"{args.seed} {name}"), Path(folder))
         print(name, found[name], flush=True)
+        command = f"python -m benchmarks.kill_resume --kills {args.kills} --seed {args.seed}"
         summary = {
-            "command": f"python -m benchmarks.kill_resume --kills {args.kills} --seed {args.seed}",
+            "command": earlier.get("command", command),
             "kills": sum(len(each["kills"]) for each in found.values()),
             "runs_compared": sum(each["runs"] for each in found.values()),
             "different_files": sum(len(each["different"]) for each in found.values()),
             "commands": found,
+            **{name: earlier[name] for name in ("note",) if name in earlier},
         }
         args.out.write_text(json.dumps(summary, indent=2) + "\n")
 

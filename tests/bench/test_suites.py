@@ -288,6 +288,16 @@ def test_a_cell_that_is_run_again_has_the_same_record(out):
     assert after == before
 
 
+def test_what_a_killed_call_left_is_removed(tmp_path):
+    data, other = (tmp_path / "data" / "demo" / name for name in ("data.traj", "other.traj"))
+    with cells.waiting_for(other):  # another process may be writing it
+        parts = [path.with_name(f".{path.name}.0123abcd.part") for path in (data, other)]
+        for part in parts:
+            part.mkdir(parents=True)
+        cells.load_or_make(tmp_path, Path("shared"), make_grid("smoke"), "demo")
+    assert [part.exists() for part in parts] == [False, True]
+
+
 def test_a_failed_cell_does_not_stop_the_others(out, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cells, "scoring_of", _fails_for_percent_bc(cells.scoring_of))
     words = ["--methods", "percent-bc", "bc"]

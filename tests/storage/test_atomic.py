@@ -9,7 +9,7 @@ import pytest
 
 from trajstitch.errors import InputError
 from trajstitch.formats import load, save
-from trajstitch.storage.atomic import replacing
+from trajstitch.storage.atomic import remove_left, replacing
 
 FULL = """
 import resource, sys
@@ -110,3 +110,13 @@ def test_folders_that_cannot_be_written(tmp_path, data, monkeypatch):
 def test_missing_folders_are_made(tmp_path, data):
     save(data, tmp_path / "a" / "b" / "x.npz")
     assert load(tmp_path / "a" / "b" / "x.npz").fingerprint == data.fingerprint
+
+
+def test_what_a_killed_process_left_of_a_target_is_removed_and_nothing_else(tmp_path):
+    stay = {"x[1].traj", ".x[1].traj.lock", ".x1.traj.0123abcd.part", ".y.traj.0123abcd.part", "x[1].traj.part"}
+    for name in (*stay, ".x[1].traj.0123abcd.part"):
+        (tmp_path / name).write_text("")
+    (tmp_path / ".x[1].traj.89abcdef.part").mkdir()
+    (tmp_path / ".x[1].traj.89abcdef.part" / "obs.npy").write_text("")
+    remove_left(tmp_path / "x[1].traj")
+    assert {path.name for path in tmp_path.iterdir()} == stay

@@ -32,7 +32,7 @@ from trajstitch.policies.policy import Policy
 from trajstitch.policies.policy_files import load_policy
 from trajstitch.stitching.improve import Improve
 from trajstitch.stitching.improve import improve as stitch
-from trajstitch.storage.atomic import write_json
+from trajstitch.storage.atomic import remove_left, write_json
 from trajstitch.storage.lock import try_lock
 from trajstitch.version import versions
 
@@ -71,12 +71,16 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
 
 @contextmanager
 def waiting_for(target: Path) -> Iterator[None]:
-    """Let one process at a time make `target`; the operating system lets the next one in when a process ends."""
+    """Let one process at a time make `target`; the operating system lets the next one in when a process ends.
+
+    What a killed process had written of it is removed.
+    """
     lock = target.with_name(f".{target.name}.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
         while not try_lock(file):
             time.sleep(_WAIT)
+        remove_left(target)
         yield
 
 

@@ -33,7 +33,7 @@ from trajstitch.evaluation.walker import WALK_LENGTH, walk
 from trajstitch.formats import load, save
 from trajstitch.formats.d4rl_download import cached_path
 from trajstitch.jobs.score import ScoreConfig
-from trajstitch.storage.atomic import replacing
+from trajstitch.storage.atomic import remove_left, replacing
 
 ENVS = {"hopper": "Hopper", "halfcheetah": "HalfCheetah", "walker2d": "Walker2d"}
 KINDS = ("medium", "medium-expert", "medium-replay", "expert")
@@ -132,6 +132,8 @@ def _expert_episodes(expert: Path, env: str, episodes: int, seed: int) -> Datase
 def _store_expert(name: str, folder: Path, shared: Path) -> None:
     """Store the expert of a data set, and episodes of it that are in no data set."""
     env, (expert,) = name.partition("-")[0], recorded_from(name, shared)
+    for file in ("expert.npz", "expert.traj"):
+        remove_left(folder / file)
     with replacing(folder / "expert.npz", overwrite=True) as part:
         copyfile(expert, part)
     if not (folder / "expert.traj").exists():

@@ -14,6 +14,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -121,6 +122,12 @@ def stop_writing() -> None:
     for _ in range(3):  # a thread may put a file into a folder while it is removed
         for part in tuple(_PARTS):
             remove(part)
+
+
+def remove_left(target: Path) -> None:
+    """Remove what killed processes were writing to `target`; nothing else may be writing to it now."""
+    for part in target.parent.glob(f".{escape(target.name)}.{'[0-9a-f]' * 8}.part"):
+        remove(part)
 
 
 def check_target(target: Path, overwrite: bool) -> None:
