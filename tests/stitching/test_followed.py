@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajstitch.cli.improve import policies_of
 from trajstitch.data import Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import load
@@ -140,8 +141,6 @@ def test_several_policies_act_as_their_median(walks, tmp_path):
 
 
 def test_one_policy_of_a_file(tmp_path):
-    from trajstitch.cli.improve import policies_of
-
     one, two = tiny_policy(0), tiny_policy(1)
     save_policy(stack([one, two]), tmp_path / "two.npz", {})
     found = policies_of(str(tmp_path / "two.npz"), 1)

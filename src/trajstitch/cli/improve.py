@@ -103,8 +103,8 @@ def verdict(data: Dataset, result: Result) -> str:
     new = result.dataset
     if "imagined" in new.info:
         text = f"{len(new):,} trajectories imagined, {new.transitions:,} steps: their states are a world model's"
-        if "planned_value" not in result.graph:
-            return text
+        if result.plan is not None:
+            return f"{text}; plan.* has the policy's step from each of {len(result.plan):,} states: clone that"
         recorded, planned = result.graph["recorded_value"], result.graph["planned_value"]
         return f"{text}; recorded starts are worth {planned:.1f} by the plan, {recorded:.1f} as recorded"
     replaced = int((new.returns != result.seams.return_before).sum())
