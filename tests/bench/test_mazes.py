@@ -88,5 +88,5 @@ def test_success_over_tasks_with_what_is_missing(tmp_path):
     assert maze_estimate(results, "optimal", names).value == 95
     assert [row[0] for row in score_table(results, "last").rows] == [*names, "mean"]
     text = page(results)
-    assert text.count("<figure>") == 1
+    assert text.count("<figure>") == 1 + len(names)  # all tasks together, and the cells of each
     assert "giant, 500 walks" in text

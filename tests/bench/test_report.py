@@ -6,9 +6,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from trajstitch.bench.cell_figures import cell_section
 from trajstitch.bench.grid import make_grid, open_folder, record_path
 from trajstitch.bench.report import markdown, page, write_reports
+from trajstitch.bench.suite_figures import cell_html, log_axis, table_html
 from trajstitch.bench.tables import (
     aggregate_table,
     by_iteration,
@@ -112,7 +115,8 @@ def test_returns_of_stitched_data(out):
 
 def test_markdown_has_every_table_with_a_sentence(out):
     text = markdown(read_results(out))
-    assert "Finished cells: 7 of 10." in text
+    assert "Finished cells: 7 of 10; policies per cell: 2; stitching seeds: 2;" in text
+    assert "Published scores are of D4RL's v2 data" in text
     assert "recorded <here> \\| there" in text
     assert "| walker2d-medium | ts-bc.s1 | the simulator <broke> |" in text
     sections = text.split("\n## ")[1:]
@@ -148,9 +152,56 @@ def test_the_page_is_self_contained_and_says_the_same(out):
     assert found.loads == []
     assert "recorded <here> | there" in shown
     assert "the simulator <broke>" in shown
-    assert text.count("<figure>") == 2 * 3  # a profile per method and checkpoint
-    assert text.count("<svg class=bar") == 2 * (3 + 2)
+    assert text.count("<figure>") == 2 * 3 + 2  # a profile per method and checkpoint; the cells of a data set
+    assert text.count("<svg class=bar") == 2 * (3 + 2) + 6  # six of eight cells have policies
+    assert "<span>finished cells</span><b>7 of 10 <small>1&nbsp;failed</small></b>" in text
     assert page(results) == text
+
+
+def test_published_scores_are_small_below_ours_and_missing_cells_look_so(out):
+    results = read_results(out)
+    head, (hopper, walker, _) = table_html(score_table(results, "last"))
+    assert head == ["data", "BC", "10%BC", "TS+BC", "IQL"]
+    assert hopper[1] == "51.0 ± 1.4<small>published 55.3</small>"
+    assert hopper[4] == "<span class=none>missing</span><small>published 66.3</small>"
+    assert walker[3] == ("82.0 ± 2.8<small><b>1 of 2 cells, some failed</b></small><small>published 78.8</small>")
+    assert cell_html("<a> (no cells)") == "&lt;a&gt; (no cells)"
+
+
+def test_every_cell_is_drawn_beside_its_published_score(out):
+    text = cell_section(read_results(out))
+    assert "TS+BC<small>2 policies<b>, 1 of 2 cells, some failed</b></small>" in text
+    assert re.search(r"51\.0 \[50\.0, 52\.0\]<small>published 55\.3</small>", text)
+    # From 0 to 84, of 200 pixels: 51.0 and 55.3.
+    assert 'width="121.4"' in text
+    assert f'<circle cx="{200 * 55.3 / 84:.1f}"' in text
+    assert text.count("<circle") == 6  # of the cells with a bar
+
+
+def test_nothing_is_said_of_published_scores_where_there_are_none(tmp_path):
+    grid = make_grid("smoke", methods=("bc",))
+    open_folder(tmp_path, grid)
+    write_record(tmp_path, grid.cells[0], [1, 3])
+    results = read_results(tmp_path)
+    assert "ublished" not in markdown(results) + page(results)
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([12.8, 12.9], [10, 20]),
+        ([0.3, 0.9], [0.2, 0.5, 1]),
+        ([2e-3, 30], [0.001, 0.01, 0.1, 1, 10, 100]),
+        ([1, 1], [1, 2]),
+    ],
+)
+def test_logarithmic_axes_end_at_round_numbers(values, ticks):
+    ax = Figure().add_subplot()
+    log_axis(ax, values)
+    assert ax.get_yscale() == "log"
+    assert ax.get_yticks() == pytest.approx(ticks)
+    low, high = ax.get_ylim()
+    assert low <= min(values) <= max(values) <= high
 
 
 def test_the_command_writes_both_files(out, tmp_path, capsys):

@@ -117,9 +117,10 @@ def test_errors_stand_beside_published_ones_and_are_drawn(tmp_path):
     assert reward_curves(results, "hopper-medium")["reward-mlp"].test.tolist() == [[5, 3], [0.002, 0.004]]
     (table,) = reward_tables(results)
     (row,) = (dict(zip(table.head, row, strict=True)) for row in table.rows)
-    assert [row[name] for name in ("model", "train", "test")] == ["MLP", "0.5", "0.003"]
-    assert row["hopper-random"] == "1 ± 0.2"
-    assert row["hopper-expert, published"] == "2.4e-05 ± 0.00014"
+    assert [row[name] for name in ("model", "train", "test")] == ["MLP", "0.50", "0.0030"]
+    assert row["hopper-random"] == "1.0 ± 0.20"
+    assert row["hopper-expert, published"] == "0.000024 ± 0.00014"
     text = page(results)  # no policy is finished yet
-    assert text.count("<figure>") == 1
+    assert text.count("<figure>") == 1 + 1  # errors, and the cells of a data set
     assert "Teal: held-out ones." in text
+    assert "<small>published 0.000024 ± 0.00014</small>" in text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from trajstitch.bench.suites import paper_name
 
 SOURCES = (
-    "Published columns are scores on D4RL's v2 data: of Hepburn and Montana's Table 1 and their ablations of "
+    "Published scores are of D4RL's v2 data: of Hepburn and Montana's Table 1 and their ablations of "
     "value-weighted BC and of reward models, and 10%BC and ReBRAC as listed by CORL."
 )
 

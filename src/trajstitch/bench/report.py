@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trajstitch.bench.cell_figures import cell_section
 from trajstitch.bench.published import SOURCES
 from trajstitch.bench.suite_figures import fraction_sections, maze_sections, reward_sections, section
 from trajstitch.bench.suite_tables import fraction_tables, maze_tables, reward_tables
 from trajstitch.bench.suites import SUITES
 from trajstitch.bench.tables import (
+    BASELINES,
+    PUBLISHED,
     THRESHOLDS,
     WHICH,
     Estimate,
@@ -37,7 +40,7 @@ from trajstitch.errors import InputError
 from trajstitch.evaluation.stats import iqm, profile, stratified_interval
 from trajstitch.report import html
 from trajstitch.report.page import whole_page
-from trajstitch.report.plots import NEW, OLD, interval_bar, plot, plot_style
+from trajstitch.report.plots import NEW, OLD, interval_bar, plot, plot_style, whole
 from trajstitch.storage.atomic import write_text
 
 if TYPE_CHECKING:
@@ -69,21 +72,29 @@ def tables(results: Results) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def sizes(results: Results) -> str:
-    """Return a sentence on what was run and how much of it is finished."""
-    grid = results.grid
-    steps = "each method's own" if grid.steps is None else f"{grid.steps:,}"
-    units = {
+def sizes(results: Results) -> dict[str, str]:
+    """Return what was run, and how much of it is finished."""
+    grid, finished = results.grid, len(results.records) + len(results.rewards)
+    return {
+        "finished cells": f"{finished} of {len(grid.cells)}",
+        "policies per cell": f"{grid.seeds}",
+        "stitching seeds": f"{grid.stitch_seeds}",
+        "gradient steps": "each method's own" if grid.steps is None else f"{grid.steps:,}",
+        "episodes per checkpoint": f"{grid.episodes}",
+        "preset": grid.preset,
+    }
+
+
+def units(results: Results) -> str:
+    """Return a sentence on what scores are, and where published ones come from if any are shown."""
+    names = {
         "normalised": "normalised (0 is a random policy, 100 an expert)",
         "success": "success in % of episodes",
     }
-    unit = units.get(results.unit, "raw returns")
-    finished = len(results.records) + len(results.rewards)
-    return (
-        f"Finished cells: {finished} of {len(grid.cells)}. Policies per cell: {grid.seeds}; stitching "
-        f"seeds: {grid.stitch_seeds}; gradient steps: {steps}; episodes per checkpoint: {grid.episodes}; preset: "
-        f"{grid.preset}. Scores are {unit}."
-    )
+    scores = f"Scores are {names.get(results.unit, 'raw returns')}."
+    found = [*reward_tables(results), *(score_table(results, which) for which in _shown(results))]
+    beside = any(name.endswith(PUBLISHED) for table in found for name in table.head)
+    return f"{scores} {SOURCES}" if beside else scores
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------
@@ -91,7 +102,8 @@ def sizes(results: Results) -> str:
 
 def markdown(results: Results) -> str:
     """Return the report as Markdown."""
-    parts = [f"# {results.grid.suite}", SUITES[results.grid.suite].summary, sizes(results), SOURCES]
+    run = "; ".join(f"{name}: {size}" for name, size in sizes(results).items()).capitalize()
+    parts = [f"# {results.grid.suite}", SUITES[results.grid.suite].summary, f"{run}.", units(results)]
     for table in tables(results):
         parts += [f"## {table.title}", _markdown_table(table), table.reading]
     return "\n\n".join(parts) + "\n"
@@ -107,20 +119,25 @@ def _markdown_table(table: Table) -> str:
 
 def page(results: Results) -> str:
     """Return the report as one self-contained page; the same records give the same bytes."""
-    suite = results.grid.suite
+    suite, run = results.grid.suite, {name: escape(size) for name, size in sizes(results).items()}
+    if results.grid.steps is None:
+        run["gradient steps"] = f"<small>{run['gradient steps']}</small>"
+    if results.failures:
+        run["finished cells"] += f" <small>{len(results.failures)}&nbsp;failed</small>"
     header = (
         f"<header><p class=kicker>Benchmark report</p><h1>{escape(suite)}</h1>"
-        f"<p class=lede>{escape(SUITES[suite].summary)}</p>"
-        f"<p>{escape(sizes(results))}</p><p class=note>{escape(SOURCES)}</p></header>"
+        f"<p class=lede>{escape(SUITES[suite].summary)}</p>{html.tiles(list(run.items()), 'many')}"
+        f"<p class=note>{escape(units(results))}</p></header>"
     )
     sections = []
     with plot_style():
         sections.append(_iterations(results))
         sections += [fraction_sections(results), reward_sections(results), maze_sections(results)]
         for which in _shown(results):
-            sections += [section(score_table(results, which)), _aggregates(results, which)]
+            sections += [section(score_table(results, which), kind="data"), _aggregates(results, which)]
             sections += [_improvements(results, which), _profiles(results, which)]
-    sections += [section(data_table(results)), section(cell_table(results)), section(failure_table(results))]
+    sections += [section(data_table(results), kind="data named"), cell_section(results)]
+    sections += [section(failure_table(results), kind="plain")]
     return whole_page(f"{suite}: benchmark report", header + "".join(sections))
 
 
@@ -167,7 +184,7 @@ def _with_bars(
 
 
 def _profiles(results: Results, which: Which) -> str:
-    """Return one small plot per method: its profile with its interval, and that of BC in grey."""
+    """Return one small plot per method: its profile with its interval, and that of a baseline in grey."""
     if results.unit != "normalised" or not results.methods:
         return ""
     table = profile_table(results, which)
@@ -175,20 +192,21 @@ def _profiles(results: Results, which: Which) -> str:
     for method in results.methods:
         scores = results.scores(method, which, results.tasks(method))
         curves[method] = (profile(scores, THRESHOLDS), *stratified_interval(_at_thresholds, scores, draws=500))
-    items = []
+    items, beside = [], next((one for one in BASELINES if one in curves), None)
     for method, (share, low, high) in curves.items():
 
         def draw(ax: Axes, share: Any = share, low: Any = low, high: Any = high) -> None:
-            if "bc" in curves:
-                ax.plot(THRESHOLDS, 100 * curves["bc"][0], color=OLD, linewidth=1.6)
+            if beside:
+                ax.plot(THRESHOLDS, 100 * curves[beside][0], color=OLD, linewidth=1.6)
             ax.fill_between(THRESHOLDS, 100 * low, 100 * high, color=NEW, alpha=0.18, linewidth=0)
             ax.plot(THRESHOLDS, 100 * share, color=NEW, linewidth=1.8)
             ax.set(xlim=(THRESHOLDS[0], THRESHOLDS[-1]), ylim=(0, 102))
 
         picture = plot(draw, "% of policies above", "normalised score", 330, 210)
-        items.append(
-            html.figure(escape(title(method)), picture, "Teal: this method, with its 95% interval. Grey: BC.")
-        )
+        caption = "The band is the 95% interval."
+        if beside and method != beside:
+            caption = f"Teal: this method, with its 95% interval. Grey: {title(beside)}."
+        items.append(html.figure(escape(title(method)), picture, caption))
     return html.section(escape(table.title), escape(table.reading), html.grid(items, "thirds"))
 
 
@@ -205,16 +223,22 @@ def _iterations(results: Results) -> str:
             ax.fill_between(
                 at, [x.low for x in scores], [x.high for x in scores], color=NEW, alpha=0.18, linewidth=0
             )
-            ax.plot(at, [x.value for x in scores], color=NEW, linewidth=1.8, marker="o", markersize=4)
+            _draw_iterations(ax, at, [x.value for x in scores])
 
         def draw_returns(ax: Axes, at: Any = at, returns: Any = returns) -> None:
-            ax.plot(at, returns, color=OLD, linewidth=1.8, marker="o", markersize=4)
+            _draw_iterations(ax, at, returns)
 
-        name = escape(data)
+        grey = " Grey: recorded data." if at[0] == 0 else ""
         items += [
-            html.figure(name, plot(draw_scores, "score", "iteration"), "Score of clones, with its 95% interval."),
             html.figure(
-                name, plot(draw_returns, "mean return", "iteration"), "Return of the data that are cloned."
+                f"{escape(data)}, scores",
+                plot(draw_scores, "score", "iteration"),
+                f"Score of clones at the last checkpoint, with its 95% interval.{grey}",
+            ),
+            html.figure(
+                f"{escape(data)}, data",
+                plot(draw_returns, "mean return", "iteration"),
+                f"Return of the data that are cloned.{grey}",
             ),
         ]
     reading = (
@@ -222,6 +246,14 @@ def _iterations(results: Results) -> str:
         "the second curve rises and the first does not, the models promise what the simulator does not keep."
     )
     return html.section("By iteration", reading, html.grid(items)) if items else ""
+
+
+def _draw_iterations(ax: Axes, at: list[int], values: list[float]) -> None:
+    """Draw a curve over iterations, beside a level line where it starts on recorded data."""
+    if at[0] == 0:
+        ax.axhline(values[0], color=OLD, linewidth=1.2)
+    ax.plot(at, values, color=NEW, linewidth=1.8, marker="o", markersize=4)
+    ax.set_xticks(whole(at[0], at[-1]))
 
 
 def _at_thresholds(scores: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from trajstitch.bench.suite_tables import (
     reward_curves,
     reward_tables,
 )
-from trajstitch.bench.tables import Results, Table, title
+from trajstitch.bench.tables import MISSING, PUBLISHED, Results, Table, title
 from trajstitch.report import html
 from trajstitch.report.plots import NEW, OLD, interval_bar, plot
 
@@ -29,12 +30,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def section(table: Table, figures: str = "") -> str:
+def section(table: Table, figures: str = "", kind: str = "") -> str:
     """Return a table as a section, with figures above it; nothing if it has no row."""
     if not table.rows:
         return ""
-    body = figures + html.table(table.head, table.rows)
+    body = figures + html.table(*table_html(table), escaped=True, kind=kind)
     return html.section(escape(table.title), escape(table.reading), body)
+
+
+def table_html(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows as HTML: published numbers are small, below ours, rather than in a column."""
+    head: list[str] = []
+    rows: list[list[str]] = [[] for _ in table.rows]
+    for name, *cells in zip(table.head, *table.rows, strict=True):
+        if name.endswith(PUBLISHED):
+            for row, text in zip(rows, cells, strict=True):
+                row[-1] += "" if text == "–" else f"<small>published {escape(text)}</small>"
+        else:
+            head.append(name)
+            for row, text in zip(rows, cells, strict=True):
+                row.append(cell_html(text))
+    return head, rows
+
+
+def cell_html(text: str) -> str:
+    """Return a cell as HTML: what is missing looks like nothing, what is missing in part is said in small."""
+    if text in (MISSING, "failed"):
+        return f"<span class=none>{text}</span>"
+    if some := re.fullmatch(r"(.+) \((\d+ of \d+ cells.*)\)", text):
+        return f"{escape(some[1])}<small><b>{escape(some[2])}</b></small>"
+    return escape(text)
 
 
 # -- expert-fraction ---------------------------------------------------------------------------------------------
@@ -69,22 +94,26 @@ def _draw_fractions(curves: list[list[Point]], logarithmic: bool) -> Any:
             ax.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
             ax.plot(at, [one.value for one in found], color=colour, linewidth=1.8, marker="o", markersize=4)
         if logarithmic:
-            _log_axis(ax, [end for points in curves for p in points for end in (p.estimate.low, p.estimate.high)])
+            log_axis(ax, [end for points in curves for p in points for end in (p.estimate.low, p.estimate.high)])
 
     return draw
 
 
-def _log_axis(ax: Axes, values: Any) -> None:
-    """Make the vertical axis logarithmic, unless a value is not positive."""
-    from matplotlib.ticker import LogLocator
-
+def log_axis(ax: Axes, values: Any) -> None:
+    """Make the vertical axis logarithmic, between two round numbers, unless a value is not positive."""
     known = [value for value in values if np.isfinite(value) and value > 0]
     if len(known) < len(values) or not known:
         return
+    first, last = (int(np.floor(np.log10(end))) for end in (min(known), max(known)))
+    round_ones = [float(f"{digit}e{power}") for power in range(first, last + 2) for digit in (1, 2, 5)]
+    low = max(x for x in round_ones if x <= min(known))
+    high = min(x for x in round_ones if x >= max(known) and x > low)
+    ticks = [x for x in round_ones if low <= x <= high]
+    if len(ticks) > 7:
+        ticks = [float(f"1e{power}") for power in range(first, last + 2, 1 + (last - first) // 6)]
     ax.set_yscale("log")
-    low, high = np.floor(np.log10(min(known))), np.ceil(np.log10(max(known)))
-    ax.set_ylim(10**low, 10 ** max(high, low + 1))
-    ax.yaxis.set_major_locator(LogLocator(numticks=6))
+    ax.set_yticks(ticks)
+    ax.set_ylim(low, high)
 
 
 # -- reward-models -----------------------------------------------------------------------------------------------
@@ -115,7 +144,7 @@ def _draw_errors(curve: Curve, ends: Any) -> Any:
         for errors, colour in ((curve.train, OLD), (curve.test, NEW)):
             ax.fill_between(curve.step, errors.min(1), errors.max(1), color=colour, alpha=0.18, linewidth=0)
             ax.plot(curve.step, errors.mean(1), color=colour, linewidth=1.8)
-        _log_axis(ax, ends)
+        log_axis(ax, ends)
 
     return draw
 
@@ -131,12 +160,13 @@ def maze_sections(results: Results) -> str:
         for (size, walks), tasks in maze_groups(results).items():
             rows = []
             for method in results.asked:
+                bar, success = "", cell_html(results.state(method, tasks[0]) or MISSING)
                 if found := maze_estimate(results, method, tasks):
                     bar = interval_bar(found.value, (found.low, found.high), 0.0, 100.0, NEW, 0.0)
-                    rows.append([escape(title(method)), bar, f"{found.value:.0f}"])
-            if rows:
-                body = html.table(["method", "success, drawn", "%"], rows, escaped=True, kind="scores")
-                caption = "The mean over tasks and policies, from 0 to 100%, with its 95% interval."
-                figures.append(html.figure(f"{size}, {walks:,} walks", body, caption))
+                    success = f"{found.value:.0f}"
+                rows.append([escape(title(method)), bar, success])
+            body = html.table(["method", "success, drawn", "%"], rows, escaped=True, kind="scores")
+            caption = "The mean over tasks and policies, from 0 to 100%, with its 95% interval."
+            figures.append(html.figure(f"{size}, {walks:,} walks", body, caption))
         made.append(section(table, html.grid(figures)))
     return "".join(made)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trajstitch.bench.datasets import FRACTIONS, MAZES, PERCENTS, maze_parts
 from trajstitch.bench.published import published_reward_error
 from trajstitch.bench.suites import REWARD_DATA, REWARD_MODELS
-from trajstitch.bench.tables import MISSING, Estimate, Results, Table, estimate, title
+from trajstitch.bench.tables import MISSING, PUBLISHED, Estimate, Results, Table, estimate, title
 from trajstitch.evaluation.stats import mean
 
 # -- expert-fraction ---------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _reward_table(results: Results, data: str) -> Table:
         rows.append(row)
     head = ["model", "train", "test"]
     for name in others:
-        head += [name, *([f"{name}, published"] if name in known else [])]
+        head += [name, *([name + PUBLISHED] if name in known else [])]
     count = max(curve.test.shape[1] for curve in reward_curves(results, data).values())
     reading = (
         f"Squared errors of rewards in raw units after training on {data}, means over {count} models: of "
@@ -155,8 +155,11 @@ def _reward_table(results: Results, data: str) -> Table:
 
 
 def _small(value: Any) -> str:
-    """Format a number of any size with two digits."""
-    return "–" if np.isnan(value) else f"{value:.2g}"
+    """Format a number of any size with two digits, without an exponent."""
+    if not np.isfinite(value):
+        return "–"
+    text = f"{value:#.2g}"
+    return np.format_float_positional(float(text), trim="-") if "e" in text else text.rstrip(".")
 
 
 # -- mazes -------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ WHICH: tuple[Which, ...] = ("last", "best")
 BASELINES = ("bc", "percent-bc", "gaussian-bc")
 THRESHOLDS = np.linspace(0, 125, 126)  # of normalised scores in a performance profile
 MISSING = "missing"
+PUBLISHED = ", published"  # ends the name of a column that stands beside ours
 
 
 class Table(NamedTuple):
@@ -127,7 +128,7 @@ def score_table(results: Results, which: Which) -> Table:
     columns = [(method, _any_published(results, method, which)) for method in results.asked]
     head = ["data"]
     for method, beside in columns:
-        head += [title(method), *([f"{title(method)}, published"] if beside else [])]
+        head += [title(method), *([title(method) + PUBLISHED] if beside else [])]
     rows = []
     for data in results.grid.data if columns else ():
         row = [data]
@@ -141,10 +142,10 @@ def score_table(results: Results, which: Which) -> Table:
         if which == "last"
         else "Scores of each policy's best checkpoint, too high because the same episodes choose and score it"
     )
-    reading = (
-        f"{checkpoint}: mean ± standard deviation over policies; published columns come from other data, code and "
-        "budgets, and a mean is shown only where no data set is missing."
-    )
+    beside = any(published for _, published in columns)
+    reading = f"{checkpoint}: mean ± standard deviation over policies"
+    reading += "; published scores come from other data, code and budgets" if beside else ""
+    reading += "; a mean is shown only where no data set is missing." if len(rows) > 1 else "."
     return Table(f"{which.capitalize()} checkpoint", head, rows, reading)
 
 
@@ -285,12 +286,7 @@ def cell_table(results: Results) -> Table:
     for data in results.grid.data:
         for method in results.asked:
             state = results.state(method, data)
-            cells = []
-            for which in WHICH:
-                runs = np.array(results.runs(method, data, which))[:, None]
-                cells.append(
-                    estimate(mean, runs).as_score if len(runs) > 1 else _score(runs.mean()) if len(runs) else "–"
-                )
+            cells = [cell_score(results, method, data, which) for which in WHICH]
             rows.append(
                 [data, title(method), f"{len(results.runs(method, data, 'last'))}", *cells, state or "finished"]
             )
@@ -298,6 +294,12 @@ def cell_table(results: Results) -> Table:
         "Mean over policies with its bootstrap 95% interval in brackets; with one policy there is no interval."
     )
     return Table("Every cell", ["data", "method", "policies", "last", "best", "state"], rows, reading)
+
+
+def cell_score(results: Results, method: str, data: str, which: Which) -> str:
+    """Return the mean over a cell's policies with its interval, if there is more than one."""
+    runs = np.array(results.runs(method, data, which))[:, None]
+    return estimate(mean, runs).as_score if len(runs) > 1 else _score(runs.mean()) if len(runs) else "–"
 
 
 def data_table(results: Results) -> Table:

@@ -24,6 +24,12 @@ def grid(items: Sequence[str], kind: str = "") -> str:
     return f'<div class="grid {kind}">{"".join(items)}</div>' if items else ""
 
 
+def tiles(items: Sequence[tuple[str, str]], kind: str = "") -> str:
+    """Return a row of large numbers, each below its label; all arguments are HTML."""
+    cells = "".join(f"<div><span>{label}</span><b>{value}</b></div>" for label, value in items)
+    return f'<div class="tiles {kind}">{cells}</div>'
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], escaped: bool = False, kind: str = "") -> str:
     """Return a table; cells are plain text, or HTML if `escaped` is true."""
     shown = (lambda cell: cell) if escaped else escape
@@ -73,4 +79,4 @@ def change(old: float, new: float) -> str:
 def compact(x: float) -> str:
     """Format a number for an axis: 12k, 3M."""
     unit, letter = next(((u, c) for u, c in ((1e6, "M"), (1e3, "k")) if abs(x) >= 10 * u), (1, ""))
-    return f"{x / unit:,.5g}{letter}".replace("-", "−")
+    return f"{x / unit:,.5g}{letter}".replace("e-0", "e-").replace("-", "−")

@@ -124,6 +124,8 @@ section { margin-top: 44px; border-top: 1px solid var(--line); padding-top: 24px
 .tiles { font-variant-numeric: tabular-nums; }
 .tiles i { font-style: normal; color: var(--old); font-weight: 400; }
 .tiles small { font-size: 13px; font-weight: 400; color: var(--soft); }
+.many { grid-template-columns: repeat(auto-fit, minmax(145px, 1fr)); }
+.tiles.many b { white-space: normal; }
 .checks { list-style: none; margin: 0; padding: 0; display: grid; gap: 10px 40px;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); }
 .checks li { display: flex; gap: 10px; }
@@ -141,22 +143,32 @@ svg * { stroke-linejoin: round; }
 svg text { font-family: var(--sans) !important; font-variant-numeric: tabular-nums; }
 figcaption { margin-top: 6px; }
 figcaption b { font-weight: 600; }
-.wide { overflow-x: auto; margin-top: 8px; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; width: 100%; }
+.wide { overflow-x: auto; margin-top: 8px; background: right / 48px 100% no-repeat local,
+  right / 16px 100% no-repeat; background-image: linear-gradient(to left, #fff 30%, #fff0),
+  linear-gradient(to left, #22272b2b, #22272b00); } /* a shadow where more columns can be scrolled into view */
+.wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: #fff; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 14px;
+  font-variant-numeric: tabular-nums; }
 section > .wide { margin-top: 24px; }
-th { font-weight: 400; font-size: 12px; color: var(--soft); white-space: nowrap; vertical-align: bottom; }
+th { font-weight: 400; font-size: 12px; color: var(--soft); vertical-align: bottom; }
 th, td { text-align: right; padding: 6px 0 6px 18px; border-bottom: 1px solid var(--line); }
 td { white-space: nowrap; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; }
+@media (min-width: 661px) { .data td:first-child { min-width: 9em; } }
+.named th:nth-child(2), .named td:nth-child(2) { text-align: left; }
+.named td:nth-child(2) { white-space: normal; min-width: 11em; }
 td small { display: block; font-size: 12px; color: var(--soft); }
+td small b { color: var(--warning); font-weight: 400; white-space: normal; }
 .plain td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-.scores td:first-child { min-width: 9em; overflow-wrap: anywhere; }
-.scores th:nth-child(2), .scores td:nth-child(2) { text-align: left; width: 38%; min-width: 150px; }
+.scores td:first-child { min-width: 10.5em; overflow-wrap: anywhere; }
+.scores th:nth-child(2), .scores td:nth-child(2) { text-align: left; width: 32%; min-width: 150px; }
 .bar { display: block; width: 100%; height: auto; max-height: 30px; }
 details { margin-top: 18px; }
 summary { cursor: pointer; color: var(--new); }
 code { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 @media (max-width: 560px) { main { padding: 24px 16px 60px; } h1 { font-size: 31px; } .lede { font-size: 19px; }
+  .scores td:first-child { min-width: 7.5em; }
+  .scores th:nth-child(2), .scores td:nth-child(2) { min-width: 96px; }
   .tiles { grid-template-columns: 1fr 1fr; } .tiles b { font-size: 17px; white-space: normal; } }
 @media print { details { display: none; } section { break-inside: avoid; } }
 </style></head><body><main>

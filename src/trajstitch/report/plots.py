@@ -93,15 +93,27 @@ def compare(ax: Axes, edges: Real, old: NDArray[Any], new: NDArray[Any]) -> None
 
 
 def interval_bar(
-    mean: float, ends: Sequence[float], low: float, high: float, colour: str, zero: float = 0.0
+    mean: float,
+    ends: Sequence[float],
+    low: float,
+    high: float,
+    colour: str,
+    zero: float = 0.0,
+    mark: float | None = None,
 ) -> str:
-    """Return a bar from `zero` to the mean with its interval as whiskers, on an axis from `low` to `high`."""
+    """Return a bar from `zero` to the mean with its interval as whiskers, on an axis from `low` to `high`.
+
+    A circle is drawn at `mark`, if there is one.
+    """
     at, origin, *tips = (200 * (x - low) / (high - low) for x in (mean, zero, *ends))
+    ring = ""
+    if mark is not None:
+        ring = f'<circle cx="{200 * (mark - low) / (high - low):.1f}" cy="10" r="4" fill="#fff" stroke="{INK}"/>'
     return (
-        f'<svg class=bar viewBox="-2 0 204 20" preserveAspectRatio="xMinYMid" aria-hidden="true">'
+        f'<svg class=bar viewBox="-5 0 210 20" preserveAspectRatio="xMinYMid" aria-hidden="true">'
         f'<rect x="{min(at, origin):.1f}" y="4" width="{abs(at - origin):.1f}" height="12" fill="{colour}"/>'
         f'<path d="M{tips[0]:.1f} 10H{tips[1]:.1f}M{tips[0]:.1f} 6v8M{tips[1]:.1f} 6v8M{origin:.1f} 1v18" '
-        f'stroke="{INK}" stroke-width="1.3" fill="none"/></svg>'
+        f'stroke="{INK}" stroke-width="1.3" fill="none"/>{ring}</svg>'
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trajstitch.data import Dataset
 from trajstitch.report.comparison import Facts
-from trajstitch.report.html import change, number, percent, section
+from trajstitch.report.html import change, number, percent, section, tiles
 from trajstitch.stitching.improve import Result
 
 
@@ -17,31 +17,28 @@ def show_header(original: Dataset, facts: Facts, result: Result) -> str:
     """Return the header: name, headline, and the most important numbers."""
     name = escape(str(original.info.get("env_id", "Your data")))
     old, new = facts.means
-    tiles: list[tuple[str, ...]] = [
+    found: list[tuple[str, ...]] = [
         ("mean return", number(old), number(new)),
         ("trajectories replaced", "", f"{facts.replaced.sum():,} <small>of {len(facts.improved):,}</small>"),
         ("steps stitched", "", f"{len(facts.step):,} <small>of {facts.improved.transitions:,}</small>"),
         ("distinct seams", "", f"{_distinct(facts):,}"),
     ]
     if facts.normalised:
-        tiles[3:] = [("normalised score", *(f"{score:.1f}" for score in facts.normalised))]
+        found[3:] = [("normalised score", *(f"{score:.1f}" for score in facts.normalised))]
     if values := planned_values(result):
-        tiles[0] = ("value of the starts", *map(number, values))
-        tiles[3:] = [("trajectories that really end", *(f"{count:,}" for count in facts.ends))]
+        found[0] = ("value of the starts", *map(number, values))
+        found[3:] = [("trajectories that really end", *(f"{count:,}" for count in facts.ends))]
     if facts.imagined:
-        tiles[1] = ("trajectories", f"{len(original):,}", f"{len(facts.improved):,}")
-        tiles[2] = ("steps imagined", "", f"{facts.imagined:,} <small>of {facts.improved.transitions:,}</small>")
-    cells = "".join(
-        f"<div><span>{label}</span><b>{f'<i>{was}</i> → ' if was else ''}{now}</b></div>"
-        for label, was, now in tiles
-    )
+        found[1] = ("trajectories", f"{len(original):,}", f"{len(facts.improved):,}")
+        found[2] = ("steps imagined", "", f"{facts.imagined:,} <small>of {facts.improved.transitions:,}</small>")
+    cells = [(label, f"{f'<i>{was}</i> → ' if was else ''}{now}") for label, was, now in found]
     shape = (
         f"{len(original):,} trajectories, {original.transitions:,} steps, {original.obs_dim} observations, "
         f"{original.action_dim} actions, fingerprint <code>{original.fingerprint[:12]}</code>"
     )
     return (
         f"<header><p class=kicker>Trajectory stitching report</p><h1>{name}</h1>"
-        f"<p class=lede>{headline(facts, result)}</p><div class=tiles>{cells}</div>"
+        f"<p class=lede>{headline(facts, result)}</p>{tiles(cells)}"
         f"<p class=note>Original data: {shape}. On this page <b class=old>grey is old</b> (the original data) and "
         f"<b class=new>teal is new</b> (the improved data).</p></header>"
     )
