@@ -34,7 +34,7 @@ Files = dict[str, NDArray[np.uint8]]  # content by the name relative to DIR
 _ATTEMPTS = 4  # of a task whose worker dies
 _GPU_SHARE = 0.25  # of a GPU for a task, where the cluster has any: most cells leave the larger part of it idle
 _BASE_MEMORY = 2**30  # bytes for a task: Python and JAX
-_MEMORY_PER_BYTE = 25  # of the data set; stitching takes the most (docs/speed.md)
+_MEMORY_PER_BYTE = 25  # of the data sets; stitching takes the most (docs/speed.md)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Scheduler:
         self.held[folder].append(cell)
 
     def _start(self, job: _Job) -> Ended:
-        """Start a task; a cell whose data cannot be made has ended."""
+        """Start a task; a cell whose data cannot be made, or that fits on no node, has ended."""
         cell, folder = job.cell, stitched_folder(job.cell)
         failure_path(self.out, cell).unlink(missing_ok=True)
         for name in cell.needs:
@@ -118,13 +118,17 @@ class _Scheduler:
             if why is not None:
                 yield from self._failed(job, why)
                 return
+        try:
+            options = self._resources(cell)
+        except InputError as error:
+            yield from self._failed(job, failed(error))
+            return
         given = [self._shared(f"data/{name}/{file}") for name in cell.needs for file in STORED]
         if job.stitches:
             given.append(pack(self.out, str(folder)))  # what an earlier call left
         else:
             given += [self._shared(folder)] if folder else []
             given.append(pack(self.out, f"runs/{cell.name}"))
-        options = self._resources(f"data/{cell.data}/data.traj")
         task = self.task.options(name=f"{'stitch' if job.stitches else 'cell'} {cell.name}", **options)
         self.running[task.remote(__version__, self.grid, cell, job.stitches, *given)] = job
 
@@ -161,9 +165,10 @@ class _Scheduler:
             self.put[folder] = self.ray.put(pack(self.out, folder))
         return self.put[folder]
 
-    def _resources(self, data: str) -> dict[str, float]:
-        """Return what a task takes; InputError if no node has it."""
-        size = sum(file.stat().st_size for file in (self.out / data).rglob("*"))
+    def _resources(self, cell: Cell) -> dict[str, float]:
+        """Return what a cell's task takes; InputError if no node has it."""
+        files = (file for name in cell.needs for file in (self.out / "data" / name / "data.traj").rglob("*"))
+        size = sum(file.stat().st_size for file in files)
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         gpus = self.cluster.gpus
         if gpus is None:
