@@ -1,6 +1,7 @@
 """Blocks: neighbours and edges are the same wherever their blocks are computed."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from trajstitch.blocks import RayMapper, in_process, parts
 from trajstitch.cli import main
 from trajstitch.cluster import connected
+from trajstitch.errors import InputError
 from trajstitch.stitching import graph, reach
 from trajstitch.stitching.graph import EdgeFinder, GraphConfig
 from trajstitch.stitching.neighbours import kdtree
@@ -24,6 +26,10 @@ class Drift:
     def steps(self, obs, action):
         after = obs + np.pad(np.asarray(action), ((0, 0), (0, obs.shape[1] - action.shape[1])))
         return np.stack([after, after + 0.01]), np.stack([obs[:, 0], obs[:, 0]])
+
+
+def complain(shared, part):
+    raise InputError(f"{shared} about {part.start}")
 
 
 def found_by(mapper, data):
@@ -67,8 +73,43 @@ def test_tasks_of_a_cluster_find_what_this_process_does(data):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import this file
     with connected(cpus=2) as ray:
         theirs = found_by(RayMapper(ray), data)
+        with pytest.raises(InputError) as caught:
+            list(RayMapper(ray)(complain, "a sentence", 4, 2))
+    assert type(caught.value) is InputError
+    assert str(caught.value) == "a sentence about 0"
     for name, array in found_by(in_process, data).items():
         np.testing.assert_array_equal(theirs[name], array, err_msg=name)
+
+
+class LostTasks:
+    """As much of Ray as a mapper uses, on a cluster where workers die."""
+
+    class exceptions:
+        class RayError(Exception):
+            pass
+
+        class RayTaskError(RayError):
+            pass
+
+        class WorkerCrashedError(RayError):
+            pass
+
+    def remote(self, **options):
+        return lambda work: SimpleNamespace(remote=work)
+
+    def put(self, shared):
+        return shared
+
+    def cluster_resources(self):
+        return {"CPU": 1}
+
+    def get(self, result):
+        raise self.exceptions.WorkerCrashedError("of two\nlines")
+
+
+def test_a_task_that_is_lost_for_good_is_told_in_a_sentence():
+    with pytest.raises(InputError, match=r"^a task of the Ray cluster was lost \(WorkerCrashedError\)"):
+        list(RayMapper(LostTasks())(lambda shared, part: part, None, 4, 2))
 
 
 def test_without_ray_improve_names_the_extra(hdf5, tmp_path, capsys, monkeypatch):
