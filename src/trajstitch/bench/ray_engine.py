@@ -41,7 +41,7 @@ _MEMORY_PER_BYTE = 25  # of the data sets; stitching takes the most (docs/speed.
 class Cluster:
     """A Ray cluster, and what one task may take of it."""
 
-    address: str | None = None  # None: RAY_ADDRESS if that is set, else a cluster on this machine
+    address: str | None = None  # local: of this machine; None: RAY_ADDRESS if that is set, else local
     tasks: int | None = None  # at most so many at a time; None: as many as there is room for
     cpus: float = 1
     gpus: float | None = None  # None: a quarter, where the cluster has any

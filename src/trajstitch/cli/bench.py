@@ -56,7 +56,7 @@ class Bench(Command):
     workers: MaybeInt = None
     """Cells side by side; unless given, one per core, or all that a cluster has room for."""
     address: MaybeStr = None
-    """Of a Ray cluster, such as HOST:6379; unless given, RAY_ADDRESS, or else a cluster on this machine."""
+    """Of a Ray cluster, such as HOST:6379, or local: on this machine; unless given, RAY_ADDRESS, or else local."""
     cell_cpus: float = 1
     """CPUs of the cluster that a cell takes."""
     cell_gpus: MaybeFloat = None

@@ -139,7 +139,7 @@ def blocks_on(address: str | None) -> Iterator[Mapper]:
     if address is None:
         yield in_process
         return
-    with connected(None if address == "local" else address) as ray:
+    with connected(address) as ray:
         yield RayMapper(ray)
 
 
