@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,21 @@ def test_without_ray_one_sentence_names_the_extra(tmp_path, capsys, monkeypatch)
     assert error == "trajstitch: a Ray cluster needs Ray; run pip install 'trajstitch[ray]'\n"
     with pytest.raises(InputError, match="must not be below 0"):
         Cluster(cpus=-1)
+
+
+def test_a_cluster_of_this_machine_has_room_for_all_its_tasks(tmp_path, monkeypatch):
+    asked = []
+
+    @contextmanager
+    def connected(address, cpus):
+        asked.append(cpus)
+        yield
+
+    monkeypatch.setattr(ray_engine, "connected", connected)
+    monkeypatch.setattr(ray_engine, "run_missing", lambda *arguments: {})
+    for cluster in (Cluster(tasks=3, cpus=2), Cluster(tasks=3, cpus=0.5), Cluster(tasks=3, cpus=0), Cluster()):
+        run_ray(tmp_path, tmp_path, make_grid("smoke"), [], cluster)
+    assert asked == [6, 2, 1, None]
 
 
 def test_files_travel_as_they_are(tmp_path):

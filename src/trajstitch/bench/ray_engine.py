@@ -9,6 +9,7 @@ in DIR before anything builds on it; so a node that dies takes with it only what
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict, deque
 from dataclasses import dataclass
@@ -50,13 +51,18 @@ class Cluster:
         if not self.cpus >= 0 or (self.gpus is not None and not self.gpus >= 0):
             raise InputError("--cell-cpus and --cell-gpus must not be below 0")
 
+    @property
+    def local_cpus(self) -> int | None:
+        """CPUs that a cluster of this machine needs for its tasks; None: its cores."""
+        return None if self.tasks is None else max(1, math.ceil(self.tasks * self.cpus))
+
 
 def run_ray(
     out: Path, shared: Path, grid: Grid, cells: list[Cell], cluster: Cluster, tell: Tell = silent
 ) -> Failures:
     """Run the cells that have no record yet on a cluster; the arguments are those of `run_local`."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # tasks may share this machine's GPU
-    with connected(cluster.address, cluster.tasks) as ray:
+    with connected(cluster.address, cluster.local_cpus) as ray:
         return run_missing(
             out, shared, cells, lambda left: _Scheduler(ray, out, shared, grid, cluster).run(left), tell
         )
