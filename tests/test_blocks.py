@@ -81,8 +81,8 @@ def test_tasks_of_a_cluster_find_what_this_process_does(data):
         np.testing.assert_array_equal(theirs[name], array, err_msg=name)
 
 
-class LostTasks:
-    """As much of Ray as a mapper uses, on a cluster where workers die."""
+class OneNode:
+    """As much of Ray as a mapper uses, on a node of one CPU; a task is run when its result is asked for."""
 
     class exceptions:
         class RayError(Exception):
@@ -95,7 +95,7 @@ class LostTasks:
             pass
 
     def remote(self, **options):
-        return lambda work: SimpleNamespace(remote=work)
+        return lambda work: SimpleNamespace(remote=lambda *given: lambda: work(*given))
 
     def put(self, shared):
         return shared
@@ -104,12 +104,20 @@ class LostTasks:
         return {"CPU": 1}
 
     def get(self, result):
-        raise self.exceptions.WorkerCrashedError("of two\nlines")
+        return result()
+
+
+def test_results_of_tasks_come_in_order():
+    found = list(RayMapper(OneNode())(lambda shared, part: (shared, part.start), "all", 9, 2))
+    assert found == [(part, ("all", part.start)) for part in parts(9, 2)]
 
 
 def test_a_task_that_is_lost_for_good_is_told_in_a_sentence():
+    def lost(shared, part):
+        raise OneNode.exceptions.WorkerCrashedError("of two\nlines")
+
     with pytest.raises(InputError, match=r"^a task of the Ray cluster was lost \(WorkerCrashedError\)"):
-        list(RayMapper(LostTasks())(lambda shared, part: part, None, 4, 2))
+        list(RayMapper(OneNode())(lost, None, 4, 2))
 
 
 def test_without_ray_improve_names_the_extra(hdf5, tmp_path, capsys, monkeypatch):
