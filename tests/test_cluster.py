@@ -8,6 +8,7 @@ import pytest
 from trajstitch.cli.improve import blocks_on
 from trajstitch.cluster import connected
 from trajstitch.errors import InputError
+from trajstitch.xla import use_one_thread
 
 
 @pytest.fixture
@@ -44,6 +45,16 @@ def test_improve_hands_the_word_local_on(asked, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "there:6379")
     with blocks_on("local"):
         assert asked[0]["address"] == "local"
+
+
+def test_one_thread_is_for_the_tasks_of_a_cluster_too(asked, monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC", raising=False)
+    with connected("here:1"):
+        assert "runtime_env" not in asked[0]
+    monkeypatch.setenv("PJRT_NPROC", "")  # so that it is taken back
+    use_one_thread()
+    with connected("here:1"):
+        assert asked[1]["runtime_env"] == {"env_vars": {"PJRT_NPROC": "1"}}
 
 
 def test_no_cluster_is_one_sentence(asked, monkeypatch):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from trajstitch.errors import InputError
+from trajstitch.xla import THREADS
 
 
 @contextmanager
@@ -32,6 +33,8 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[A
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         options |= {"include_dashboard": False, "num_cpus": cpus, "_node_ip_address": "127.0.0.1"}
+    if THREADS in os.environ:  # which other machines' processes do not inherit
+        options["runtime_env"] = {"env_vars": {THREADS: os.environ[THREADS]}}
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:

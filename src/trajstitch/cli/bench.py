@@ -149,7 +149,7 @@ class Bench(Command):
             if (value := getattr(self, name)) not in (None, ()):
                 values = value if isinstance(value, tuple) else (value,)
                 words += [f"--{name.replace('_', '-')}", *map(str, values)]
-        return words
+        return [*words, "--one-thread"] if self.one_thread else words
 
 
 def _log(cell: Cell, record: dict[str, Any], log: Log) -> None:
