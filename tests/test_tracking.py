@@ -12,6 +12,9 @@ from trajstitch.bench.grid import Cell
 from trajstitch.cli import bench, main
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the trackers' own
+# The sizes of tests/jobs/test_overwrite.py, so that compiled programs are shared.
+IMPROVE = ["--iterations", "1", "--dynamics.members", "1", "--dynamics.elites", "1", "--quiet"]
+IMPROVE += [f"--{model}.fit.steps=1" for model in ("dynamics", "inverse", "reward", "value")]
 TRAIN = ["--steps", "4", "--every", "2", "--seeds", "2", "--no-evaluation", "--quiet"]
 
 
@@ -51,6 +54,26 @@ def test_bench_opens_its_tracker_before_anything_is_run(tmp_path, capsys, monkey
     assert main([*words, "--track", "tensorboard"]) == 2
     assert "run pip install 'trajstitch[track]'" in capsys.readouterr().err
     assert not (tmp_path / "out" / "data").exists()
+
+
+def test_improve_tells_losses_and_what_each_iteration_did(hdf5, tmp_path, tracked):
+    words = ["improve", str(hdf5), "--out", str(tmp_path / "run"), "--preset", "quick", *IMPROVE]
+    assert main([*words, "--track", "tensorboard"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for name, kind in (("train loss", "train"), ("held-out loss", "held_out")):
+        losses = [(line["step"], f"{line['model']}/{name}", pytest.approx(np.mean(line[kind]))) for line in lines]
+        assert [one for one in tracked[1:] if one[1].endswith(name)] == losses
+    (entry,) = json.loads((tmp_path / "run" / "result.json").read_text())["iterations"]
+    assert tracked[-2:] == [(1, f"iterations/{key}", entry[key]) for key in ("accepted", "return_mean")]
+
+
+def test_weigh_tells_the_losses_of_its_critics(hdf5, tmp_path, tracked):
+    words = ["weigh", str(hdf5), "--out", str(tmp_path / "better.npz"), "--preset", "quick", "--quiet"]
+    words += ["--fit.steps", "4", "--fit.batch", "4", "--width", "4", "--members", "2", "--track", "tensorboard"]
+    assert main(words) == 0
+    lines = (tmp_path / "better.npz.weigh" / "metrics.jsonl").read_text().splitlines()
+    told = [(step, number) for step, name, number in tracked[1:] if name == "loss/seed 1"]
+    assert told == [(line["step"], pytest.approx(line["loss"][1])) for line in map(json.loads, lines)]
 
 
 def test_a_number_that_was_not_finite_is_told_as_nan(tracked):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajstitch.cli.data import _share
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
 from trajstitch.evaluation.collect import Share, _split, collect, collect_mixture
@@ -236,6 +237,14 @@ def test_a_mixture_by_episodes_has_a_noise_of_its_own_for_each_part(hopper, tmp_
 )
 def test_the_parts_of_a_mixture_add_up(asked, shares, counts):
     assert _split(asked, [Share("a.npz", share) for share in shares]) == counts
+
+
+def test_a_part_is_written_with_its_share_and_its_noise():
+    assert _share("a.npz:0.5:0.1") == Share("a.npz", 0.5, 0.1)
+    assert _share("random:0.5") == Share("random", 0.5)
+    for text in ("a.npz", "a.npz:most", "a.npz:0.5:loud"):
+        with pytest.raises(InputError, match=f"--mix {text}: write FILE:SHARE"):
+            _share(text)
 
 
 def test_mixtures_that_cannot_be():

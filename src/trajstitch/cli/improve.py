@@ -47,7 +47,7 @@ class ImproveCommand(DataCommand):
     ray: MaybeStr = None
     """Find neighbours and edges of very large data on the Ray cluster of this address; local: on this machine."""
     track: MaybeTracker = None
-    """Also log losses and scores to a tracker, whose files go beside the run directory."""
+    """Also log losses and what each iteration did to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Annotated[Improve, tyro.conf.arg(name="")]
