@@ -49,8 +49,8 @@ def found_by(mapper, data):
 @pytest.fixture
 def data(monkeypatch):
     """Enough states for several blocks of each kind, which are made small."""
-    monkeypatch.setattr(graph, "_TOGETHER", graph._BLOCK)
-    monkeypatch.setattr(reach, "_TOGETHER", reach._BLOCK)
+    monkeypatch.setattr(graph, "TOGETHER", graph._BLOCK)
+    monkeypatch.setattr(reach, "TOGETHER", reach._BLOCK)
     monkeypatch.setattr(kdtree, "_QUERIES", 4000)
     return random_dataset(seed=0, lengths=(100,) * 90, obs_dim=3, action_dim=2)
 

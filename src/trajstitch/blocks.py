@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from trajstitch.errors import InputError
 
+TOGETHER = 65_536  # pairs whose edges are found in one piece, for example by one task of a cluster
+
 Work = Callable[[Any, slice], Any]
 
 
