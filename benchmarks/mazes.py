@@ -4,10 +4,11 @@
     python -m benchmarks.mazes --table
 
 Walks of 200 steps between cells four apart are recorded in OGBench's point maze of this size (its `stitch`
-recipe), and their rewards are set for each of its five tasks. `plan` clones every state with its best step, by
-weight, `trajectories` the composed trajectories of the same improvement, `greedy` those of the paper's planner;
-all clones have the same recipe. One JSON file for each size and number of walks is written to --out, after every
-method on every task; what it holds already is not measured again.
+recipe), with the rewards of each of its five tasks. (results/mazes of tasks 2 to 5 were made with walks that were
+cut at task 1's goal as well, so steps from there are missing in them.) `plan` clones every state with its best
+step, by weight, `trajectories` the composed trajectories of the same improvement, `greedy` those of the paper's
+planner; all clones have the same recipe. One JSON file for each size and number of walks is written to --out,
+after every method on every task; what it holds already is not measured again.
 
 `trajstitch bench mazes` runs the whole grid with one recipe for all cells, and is what to use for new tables. This
 script stays because results/mazes were made by it, with clones of different lengths, and because it counts the
@@ -27,7 +28,7 @@ import numpy as np
 
 from benchmarks.command import command
 from trajstitch.data import Dataset
-from trajstitch.evaluation.mazes import make_maze, set_task
+from trajstitch.evaluation.mazes import make_maze
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.evaluation.walker import WALK_LENGTH, walk
 from trajstitch.jobs.improve import improve
@@ -63,11 +64,8 @@ def solved(data: Dataset, size: str, task: int) -> int:
 class Task:
     """One task: its data, and what was made of them."""
 
-    def __init__(self, walks: Dataset, size: str, number: int, args: argparse.Namespace) -> None:
-        self.id, self.args = env_of(size, number), args
-        env = make_maze(self.id, 1)
-        self.data = set_task(walks, env)
-        env.close()
+    def __init__(self, data: Dataset, size: str, number: int, args: argparse.Namespace) -> None:
+        self.id, self.args, self.data = env_of(size, number), args, data
         self.made: dict[str, tuple[Result, float]] = {}
 
     def improved(self, planner: Any) -> Result:
@@ -127,15 +125,15 @@ def measure_size(size: str, args: argparse.Namespace) -> None:
     """All methods on all tasks of one size."""
     out = args.out / f"{size}-{args.walks}.json"
     report: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"tasks": {}}
-    begin = time.monotonic()
-    walks = walk(env_of(size, 1), args.walks * WALK_LENGTH, seed=args.seed)
-    recorded = time.monotonic() - begin
     report |= {"size": size, "walks": args.walks, "seeds": args.seeds, "episodes": args.episodes}
     for number in args.tasks:
         entry = report["tasks"].setdefault(str(number), {"methods": {}})
         missing = [name for name in args.methods if name not in entry["methods"]]
         if not missing:
             continue
+        begin = time.monotonic()
+        walks = walk(env_of(size, number), args.walks * WALK_LENGTH, seed=args.seed)
+        recorded = time.monotonic() - begin
         task = Task(walks, size, number, args)
         entry |= {
             "transitions": task.data.transitions,

@@ -1,6 +1,7 @@
 """The layers: a package imports only from those after it, and what need not be loaded is not."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_an_upward_import_is_found(tmp_path):
     file.write_text("def f():\n    from trajstitch.jobs.train import train_run\n    import trajstitch.data\n")
     assert upward(file, "models") == ["bad.py:2 (models) imports trajstitch.jobs.train.train_run (jobs)"]
     assert upward(file, "cli") == []
+
+
+def test_every_part_is_in_the_layout():
+    """Of CONTRIBUTING, which names packages, and the modules beside them."""
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    layout = set(re.findall(r"\w+", text.partition("src/trajstitch/\n")[2].partition("```")[0]))
+    folders = {folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").exists()}
+    assert {*folders, *(file.stem for file in ROOT.glob("[a-z]*.py"))} - layout == set()
 
 
 def test_every_package_is_a_layer():

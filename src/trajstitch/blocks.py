@@ -10,6 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from trajstitch.errors import InputError
+
+TOGETHER = 65_536  # pairs whose edges are found in one piece, for example by one task of a cluster
+
 Work = Callable[[Any, slice], Any]
 
 
@@ -45,10 +49,23 @@ class RayMapper:
             waiting.append((part, task.remote(everything, part)))
             if len(waiting) >= 2 * max(1, self.ray.cluster_resources().get("CPU", 1) / max(self.cpus, 0.01)):
                 part, result = waiting.popleft()
-                yield part, self.ray.get(result)
+                yield part, self._get(result)
         while waiting:
             part, result = waiting.popleft()
-            yield part, self.ray.get(result)
+            yield part, self._get(result)
+
+    def _get(self, result: Any) -> Any:
+        """Return what a task found; raise what it raised itself, or InputError if it was lost."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(result)
+        except errors.RayTaskError as error:
+            raise (error.cause or error) from error
+        except errors.RayError as error:
+            kind = type(error).__name__
+            raise InputError(
+                f"a task of the Ray cluster was lost ({kind}); run it again, or without --ray"
+            ) from error
 
 
 def parts(rows: int, block: int) -> list[slice]:

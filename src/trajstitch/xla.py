@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 _WRONG_SUMS = "0.10.2"  # this jaxlib sums squares of a product over 32,769 rows wrongly (jax-ml/jax issue 39103)
+THREADS = "PJRT_NPROC"  # the variable that says how many threads XLA has on a CPU
 _REMEDY = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
 
 
@@ -21,4 +22,4 @@ def avoid_wrong_sums() -> None:
 
 def use_one_thread() -> None:
     """Let XLA have one thread: with more, it divides sums among them, and they are rounded otherwise."""
-    os.environ["PJRT_NPROC"] = "1"
+    os.environ[THREADS] = "1"

@@ -40,12 +40,17 @@ def test_experts_make_up_their_percentage_of_all_episodes(noisy, percent, expert
     assert datasets.expert_count(noisy, percent) == experts
 
 
+def first_states(data):
+    return {state.tobytes() for state in data.obs[data.row[data.start[:-1]]]}
+
+
 def test_the_same_noisy_episodes_with_more_and_more_experts(folder):
     none, some = (datasets.record_data(name, folder, 600) for name in ("hopper-fraction-0", NAME))
     noisy = len(none)
     assert none.transitions >= 600
     assert len(some) == noisy + round(noisy * 20 / 80)
     assert some[:noisy].fingerprint == none.fingerprint
+    assert len(first_states(some)) == len(some)  # experts start elsewhere
     expert = load_policy(folder / "policies" / "tqc-hopper-expert.npz")
     shake = np.asarray(jax.vmap(expert.act)(some.obs[some.row])) - some.action
     assert shake[: none.transitions].std() == pytest.approx(0.3, rel=0.1)
@@ -76,6 +81,7 @@ def test_a_record_has_the_distance_to_the_expert_at_every_checkpoint(folder, tmp
     assert np.shape(record["expert"]["kl"]) == np.shape(record["expert"]["action_error"]) == (4, 2)
     episodes = load(out / "data" / NAME / "expert.traj")
     assert len(episodes) == 10
+    assert not first_states(episodes) & first_states(load(out / "data" / NAME / "data.traj"))
     assert record["expert"]["fingerprint"] == episodes.fingerprint
     clones = load_policy(out / "runs" / NAME / "gaussian-bc" / "policy.npz")
     expert = load_policy(folder / "policies" / "tqc-hopper-expert.npz")

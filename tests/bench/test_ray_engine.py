@@ -4,15 +4,17 @@ import json
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from trajstitch.bench import ray_engine
 from trajstitch.bench.engine import run_local
-from trajstitch.bench.grid import make_grid, open_folder
+from trajstitch.bench.grid import Cell, make_grid, open_folder
 from trajstitch.bench.ray_engine import Cluster, pack, run_ray, unpack
 from trajstitch.cli import main
 from trajstitch.errors import InputError
@@ -92,7 +94,25 @@ def test_a_cell_that_fails_says_why_and_a_stitch_that_fails_ends_its_cells(clust
         assert "is not a run of trajstitch" in (tmp_path / f"out/records/demo/{name}.failed").read_text()
     assert (tmp_path / "out/records/demo/bc.json").exists()
     assert main([*words, "--cell-cpus", "64"]) == 2
-    assert "no node of the cluster has 64 CPUs, 0 GPUs and" in capsys.readouterr().err
+    assert "2 of 3 cells failed, the first, demo/ts-bc.s0: no node of the" in capsys.readouterr().err
+    sentence = (tmp_path / "out/records/demo/ts-percent-bc.s0.failed").read_text()
+    assert sentence.startswith("no node of the cluster has 64 CPUs, 0 GPUs and")
+
+
+def test_the_memory_of_a_cell_is_for_all_data_that_it_needs(tmp_path):
+    node = {"Alive": True, "Resources": {"CPU": 1}}
+    ray = SimpleNamespace(remote=lambda **options: lambda work: work, nodes=lambda: [node])
+    cell = Cell("hopper-medium", "reward-mlp")
+    for i, name in enumerate(cell.needs):
+        (tmp_path / "data" / name / "data.traj").mkdir(parents=True)
+        (tmp_path / "data" / name / "data.traj" / "obs.npy").write_bytes(bytes(100 * (i + 1)))
+    scheduler = ray_engine._Scheduler(ray, tmp_path, tmp_path, make_grid("smoke"), Cluster())
+    size = 50 * len(cell.needs) * (len(cell.needs) + 1)
+    node["Resources"]["memory"] = 2**30 + 25 * size
+    assert scheduler._resources(cell) == {"num_cpus": 1, "num_gpus": 0, "memory": 2**30 + 25 * size}
+    node["Resources"]["memory"] -= 1
+    with pytest.raises(InputError, match=r"no node of the cluster has 1 CPUs, 0 GPUs and 1\.0 GiB"):
+        scheduler._resources(cell)
 
 
 def test_without_ray_one_sentence_names_the_extra(tmp_path, capsys, monkeypatch):
@@ -102,6 +122,21 @@ def test_without_ray_one_sentence_names_the_extra(tmp_path, capsys, monkeypatch)
     assert error == "trajstitch: a Ray cluster needs Ray; run pip install 'trajstitch[ray]'\n"
     with pytest.raises(InputError, match="must not be below 0"):
         Cluster(cpus=-1)
+
+
+def test_a_cluster_of_this_machine_has_room_for_all_its_tasks(tmp_path, monkeypatch):
+    asked = []
+
+    @contextmanager
+    def connected(address, cpus):
+        asked.append(cpus)
+        yield
+
+    monkeypatch.setattr(ray_engine, "connected", connected)
+    monkeypatch.setattr(ray_engine, "run_missing", lambda *arguments: {})
+    for cluster in (Cluster(tasks=3, cpus=2), Cluster(tasks=3, cpus=0.5), Cluster(tasks=3, cpus=0), Cluster()):
+        run_ray(tmp_path, tmp_path, make_grid("smoke"), [], cluster)
+    assert asked == [6, 2, 1, None]
 
 
 def test_files_travel_as_they_are(tmp_path):

@@ -95,25 +95,39 @@ def test_published_errors_and_scores():
     assert published_score("ts-wgan-bc", "hopper-medium-expert") == 94.8
 
 
-def test_errors_stand_beside_published_ones_and_are_drawn(tmp_path):
-    out = tmp_path / "out"
-    methods = ("reward-mlp", "reward-gaussian", "bc")
-    grid = make_grid("reward-models", data=("hopper-medium",), methods=methods)
+def stored(out, train=((4.0, 2.0), (0.25, 0.75)), mse=(0.5, 1.5)):
+    """Results of a folder where one reward model is finished, and no policy."""
+    grid = make_grid("reward-models", data=("hopper-medium",), methods=("reward-mlp", "reward-gaussian", "bc"))
     open_folder(out, grid)
-    for cell in grid.cells[:1]:
-        assert cell.method == "reward-mlp"
-        others = {name: {"mse": [0.5, 1.5], "std": [0.1, 0.3]} for name in cell.needs[1:]}
-        record = {
-            "data": {"source": "here", "transitions": 100, "return_mean": 1.0},
-            "step": [10, 20],
-            "train": [[4.0, 2.0], [0.25, 0.75]],
-            "test": [[5.0, 3.0], [0.002, 0.004]],
-            "others": others,
-        }
-        file = record_path(out, cell)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(record))
-    results = read_results(out)
+    cell = grid.cells[0]
+    assert cell.method == "reward-mlp"
+    record = {
+        "data": {"source": "here", "transitions": 100, "return_mean": 1.0},
+        "step": [10, 20],
+        "train": train,
+        "test": [[5.0, 3.0], [0.002, 0.004]],
+        "others": {name: {"mse": mse, "std": [0.1, 0.3]} for name in cell.needs[1:]},
+    }
+    file = record_path(out, cell)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record))
+    return read_results(out)
+
+
+def test_an_error_that_is_not_finite_is_a_dash(tmp_path):
+    """In a record, strict JSON, it is null. No policy is finished, so no score is success."""
+    results = stored(tmp_path / "out", train=((4.0, 2.0), (None, 0.75)), mse=(None, 1.5))
+    (table,) = reward_tables(results)
+    row = dict(zip(table.head, table.rows[0], strict=True))
+    assert row["train"] == "–"
+    assert row["test"].startswith("0.003")
+    assert row["hopper-random"].startswith("– ± 0.2")
+    assert results.unit == "raw"
+    assert "success" not in page(results)
+
+
+def test_errors_stand_beside_published_ones_and_are_drawn(tmp_path):
+    results = stored(tmp_path / "out")
     assert reward_curves(results, "hopper-medium")["reward-mlp"].test.tolist() == [[5, 3], [0.002, 0.004]]
     (table,) = reward_tables(results)
     (row,) = (dict(zip(table.head, row, strict=True)) for row in table.rows)

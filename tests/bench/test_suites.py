@@ -328,7 +328,7 @@ def _fails_for_percent_bc(scoring):
 # -- engines -----------------------------------------------------------------------------------------------------
 
 
-def test_slurm_s_script_runs_every_cell_once(tmp_path, capsys):
+def test_slurm_s_script_runs_every_cell_once(tmp_path, capsys, monkeypatch):
     words = [
         "--data",
         "hopper-medium",
@@ -354,6 +354,9 @@ def test_slurm_s_script_runs_every_cell_once(tmp_path, capsys):
     assert f"--out '{place}' --data hopper-medium walker2d-medium --methods bc ts-bc --steps 9" in line
     assert line.endswith("--seed 3 --workers 1 --quiet --cell $SLURM_ARRAY_TASK_ID")
     assert not place.exists()
+    monkeypatch.setenv("PJRT_NPROC", "1")  # which the command sets, and the test takes back
+    assert main(["bench", "table1", "--out", str(place), *words, "--engine", "slurm", "--one-thread"]) == 0
+    assert "--seed 3 --one-thread --workers 1 --quiet --cell" in " ".join(capsys.readouterr().out.split())
 
 
 def test_policies_of_different_stitching_seeds_have_different_seeds():

@@ -53,6 +53,14 @@ def test_clones_are_compared_with_the_expert_one_by_one():
     assert wider.kl[1] == pytest.approx(0.2**2 / (2 * 0.02**2), rel=1e-4)
 
 
+def test_a_mean_beyond_the_range_is_farther_than_the_action_it_leads_to():
+    """The clone's Gaussian is around 1.5, and it plays 1; the expert plays 0.5."""
+    expert, clone = constant("tanh", np.arctanh(0.5)), constant("gaussian", 1.5, np.log(0.01))
+    found = distance_to_expert(clone, expert, np.zeros((2, 3), np.float32))
+    assert found.kl == pytest.approx([1 / (2 * 0.01**2)], rel=1e-4)
+    assert found.action_error == pytest.approx([0.25], rel=1e-5)
+
+
 def test_a_clone_without_a_density_is_refused():
     policy = constant("tanh", 0.5)
     with pytest.raises(InputError, match="needs clones with a gaussian head, not tanh"):

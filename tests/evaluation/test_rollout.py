@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajstitch.cli.data import _share
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
-from trajstitch.evaluation.collect import Share, collect, collect_mixture
+from trajstitch.evaluation.collect import Share, _split, collect, collect_mixture
 from trajstitch.evaluation.envs import env_options
 from trajstitch.evaluation.normalise import reference_scores
 from trajstitch.evaluation.rollout import actor, play
@@ -219,7 +220,48 @@ def test_a_mixture_by_episodes_has_a_noise_of_its_own_for_each_part(hopper, tmp_
         assert (data.action - base)[part][inside].std() == pytest.approx(noise, rel=0.2, abs=1e-5)
     assert data.info["policy"] == "a.npz:0.7:0.4 a.npz:0.2:0 a.npz:0.1"
     few = collect_mixture([(name, 0.99), (name, 0.01)], "Hopper-v5", episodes=10, seed=0)
-    assert len(few) == 10 + 1  # at least one of each part
+    assert len(few) == 10  # at least one of each part
+    assert few.info["policy"] == "a.npz:0.99 a.npz:0.01"
+
+
+@pytest.mark.parametrize(
+    ("asked", "shares", "counts"),
+    [
+        (10, [1 / 3] * 3, [4, 3, 3]),
+        (10, [0.25, 0.25, 0.5], [3, 2, 5]),
+        (7, [0.1, 0.35, 0.55], [1, 2, 4]),
+        (100, [0.29, 0.71], [29, 71]),
+        (3, [0.998, 0.001, 0.001], [1, 1, 1]),
+        (10, [0.99, 0.01], [9, 1]),
+    ],
+)
+def test_the_parts_of_a_mixture_add_up(asked, shares, counts):
+    assert _split(asked, [Share("a.npz", share) for share in shares]) == counts
+
+
+def test_a_part_is_written_with_its_share_and_its_noise():
+    assert _share("a.npz:0.5:0.1") == Share("a.npz", 0.5, 0.1)
+    assert _share("random:0.5") == Share("random", 0.5)
+    for text in ("a.npz", "a.npz:most", "a.npz:0.5:loud"):
+        with pytest.raises(InputError, match=f"--mix {text}: write FILE:SHARE"):
+            _share(text)
+
+
+def test_mixtures_that_cannot_be():
+    for noise, sentence in ((0.1, "takes no noise"), (float("nan"), "noise must be 0 or more, not nan")):
+        with pytest.raises(InputError, match=sentence):  # before the first part, whose file does not exist
+            collect_mixture([("none.npz", 0.5), ("random", 0.5, noise)], "Hopper-v5", 100)
+    with pytest.raises(InputError, match="takes no noise"):
+        collect("random", "Hopper-v5", 10, noise=0.1)
+    with pytest.raises(InputError, match="2 policies cannot share 1; ask for at least 2"):
+        collect_mixture([("random", 0.5), ("random", 0.5)], "Hopper-v5", episodes=1)
+
+
+def test_the_noise_of_a_mixture_is_not_for_its_random_part(hopper, tmp_path):
+    save_policy(hopper, tmp_path / "a.npz")
+    shares = [(str(tmp_path / "a.npz"), 0.5), ("random", 0.5)]
+    some = collect_mixture(shares, "Hopper-v5", episodes=2, noise=0.1, seed=0)
+    assert some[1:].fingerprint == collect("random", "Hopper-v5", episodes=1, seed=1000).fingerprint
 
 
 def test_collect_counts_episodes_or_steps(hopper):

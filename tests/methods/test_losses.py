@@ -258,6 +258,7 @@ def test_rebrac_learns_from_steps_whose_next_action_is_known():
 
 
 def test_rebrac_critic_loss_by_hand():
+    """Also that a member has the penalty that it was made with."""
     model, table = fresh(REBRAC)
     half = (DATA.action.max(0) - DATA.action.min(0)) / 2
     for done in (0.0, 1.0):
@@ -268,23 +269,35 @@ def test_rebrac_critic_loss_by_hand():
         value -= 0.7 * (((next_action - DATA.action[3]) / half) ** 2).sum()
         goal = row["reward"] + 0.99 * (1 - done) * value
         expected = sum((normed_q(model.critic, obs, action, k) - goal) ** 2 for k in (0, 1))
-        loss, _ = REBRAC.critic_loss(model, model.critic, row, jax.random.key(0))
+        loss, _ = ReBRAC(width=32, noise=0.0).critic_loss(model, model.critic, row, jax.random.key(0))
         np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
 def test_rebrac_actor_loss_by_hand():
-    """Also that a member has the penalties that it was made with."""
+    """Also that a member has the penalty that it was made with, and λ no gradient; values have both signs."""
     model, table = fresh(REBRAC)
     obs, action = np.asarray(table["obs"]), np.asarray(table["action"])
     played = np.array([plain_action(model.actor, o) for o in obs])
     pairs = list(zip(obs, played, strict=True))
     q = np.array([min(normed_q(model.critic, o, a, k) for k in (0, 1)) for o, a in pairs])
+    middle = np.median(q)
+    model = eqx.tree_at(lambda m: m.critic.twins.layers[-1].bias, model, replace_fn=lambda bias: bias - middle)
+    q -= middle
     half = (DATA.action.max(0) - DATA.action.min(0)) / 2
     distance = (((played - action) / half) ** 2).sum(1)
     expected = 0.3 * distance.mean() - q.mean() / np.abs(q).mean()
-    loss, metrics = ReBRAC(width=32).actor_loss(model, table, model.actor)
+    config = ReBRAC(width=32)
+    loss, metrics = config.actor_loss(model, table, model.actor)
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
     np.testing.assert_allclose(metrics["cloning"], distance.mean(), rtol=1e-4)
+
+    def with_a_number(actor):
+        q, distance = jax.vmap(partial(config.actor_terms, model, actor))(table)
+        return 0.3 * jnp.mean(distance) - metrics["lambda"] * jnp.mean(q)
+
+    slope = jax.jit(jax.grad(lambda actor: config.actor_loss(model, table, actor)[0]))(model.actor)
+    for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(jax.grad(with_a_number)(model.actor)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
     *_, (after, _) = steps_of(REBRAC, model, table, 2)
     assert (after.actor_penalty, after.critic_penalty) == (model.actor_penalty, model.critic_penalty)
     assert not same(model.actor, after.actor)

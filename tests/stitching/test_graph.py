@@ -20,7 +20,7 @@ from trajstitch.stitching.neighbours import kdtree as neighbours
 from worlds import random_dataset
 
 # So that small data have several blocks, and are scored fast.
-small_blocks = patch.multiple(graph, _BLOCK=8, _TOGETHER=8)
+small_blocks = patch.multiple(graph, _BLOCK=8, TOGETHER=8)
 
 
 @st.composite

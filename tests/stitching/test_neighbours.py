@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trajstitch.blocks import in_process
 from trajstitch.stitching.neighbours import gpu_tiles as tiles
 from trajstitch.stitching.neighbours import kdtree as neighbours
 from trajstitch.stitching.neighbours.gpu_tiles import make_tiles, search_tiles
@@ -166,3 +167,23 @@ def test_a_ball_is_everything_within_the_radius():
     distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
     for row, ball in enumerate(balls):
         assert ball[ball >= 0].tolist() == np.flatnonzero(distance[row] <= 0.8).tolist()
+
+
+@pytest.mark.parametrize(("backend", "here"), [("cpu", True), ("gpu", True), ("cpu", False), ("gpu", False)])
+def test_tasks_elsewhere_are_handed_a_finished_tree_and_use_no_gpu(backend, here, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(neighbours, "_DENSE", range(1000))
+    handed = []
+
+    def mapper(work, shared, rows, block):
+        find, _ = shared
+        handed.append(find.func.__name__)
+        assert here or "_tree" in vars(find.func.__self__)
+        return in_process(work, shared, rows, block)
+
+    if here:
+        monkeypatch.setattr(neighbours, "in_process", mapper)
+    points = np.random.default_rng(0).normal(size=(100, 3))
+    found = all_nearest(Tree(points), 3, 10.0, mapper=mapper)
+    assert (found[:, 0] == np.arange(100)).all()
+    assert handed == ["by_distances" if here and backend == "gpu" else "nearest"]

@@ -11,7 +11,7 @@ from trajstitch.data import Dataset, Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.stitching import reach
 from trajstitch.stitching.edges import Reachable
-from trajstitch.stitching.reach import ReachConfig, ReachFinder
+from trajstitch.stitching.reach import Outcome, ReachConfig, ReachFinder
 from worlds import walk_dataset
 
 
@@ -556,3 +556,14 @@ def test_a_constant_action_changes_nothing(constant):
 def test_impossible_settings(bad, sentence):
     with pytest.raises(InputError, match=sentence):
         ReachConfig(**bad)
+
+
+def test_an_action_is_corrected_only_where_members_agree_enough():
+    """A correction cannot mend disagreement: what is left and the spread together are below the tolerance."""
+    finder = ReachFinder(rolled(Point()), Point(), ReachConfig(tolerance=0.1))
+    row = finder.data.row[:4]
+    line, landing, none = finder._line(row), row + 1, np.zeros(4, np.float32)
+    far = np.array([[0, 0], [0, 0], [0, 0], [1000, 0]], np.float32)  # no action leads back from there
+    spread = np.array([0.0, 0.099, 0.101, 0.0], np.float32)
+    tried = Outcome(finder.recorded[row], none, none, spread, finder.place[landing] + far)
+    assert finder._correctable(line, tried, np.arange(4), landing).tolist() == [True, True, False, False]

@@ -15,7 +15,7 @@ from trajstitch.stitching.graph import EdgeFinder, GraphConfig, build
 from trajstitch.stitching.renewed import renewed
 from worlds import random_dataset
 
-small_blocks = patch.multiple(graphs, _BLOCK=8, _TOGETHER=16)  # so that small data have several
+small_blocks = patch.multiple(graphs, _BLOCK=8, TOGETHER=16)  # so that small data have several
 
 
 class Drift:

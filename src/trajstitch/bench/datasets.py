@@ -28,7 +28,7 @@ from trajstitch.data import Dataset, concatenate
 from trajstitch.errors import InputError, unknown
 from trajstitch.evaluation.collect import RANDOM, collect, collect_mixture
 from trajstitch.evaluation.divergence import EXPERT_STD
-from trajstitch.evaluation.mazes import OWN, make_maze, set_task
+from trajstitch.evaluation.mazes import OWN, make_maze
 from trajstitch.evaluation.walker import WALK_LENGTH, walk
 from trajstitch.formats import load, save
 from trajstitch.formats.d4rl_download import cached_path
@@ -155,18 +155,13 @@ def maze_parts(name: str) -> tuple[str, int, int]:
 
 
 def _walks(name: str, transitions: int) -> Dataset:
-    """Return walks with the rewards of one task; those of one size are the same for all tasks."""
+    """Return walks in the maze of a task, which cuts them at its goal; else those of one size are the same."""
     if name == OWN_MAZE:
         steps = min(int(name.partition("-")[2]) * WALK_LENGTH, transitions)
         return _with_source(walk(OWN, steps, seed=_WALK_SEED), f"{steps:,} steps of a walker")
     size, walks, task = maze_parts(name)
     steps = min(walks * WALK_LENGTH, transitions)
-    data = walk(_maze_id(size, 1), steps, seed=_WALK_SEED)
-    env = make_maze(_maze_id(size, task), 1)
-    try:
-        return _with_source(set_task(data, env), f"{steps:,} steps of a walker")
-    finally:
-        env.close()
+    return _with_source(walk(_maze_id(size, task), steps, seed=_WALK_SEED), f"{steps:,} steps of a walker")
 
 
 def _maze_id(size: str, task: int) -> str:

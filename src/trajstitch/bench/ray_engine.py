@@ -9,6 +9,7 @@ in DIR before anything builds on it; so a node that dies takes with it only what
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict, deque
 from dataclasses import dataclass
@@ -34,14 +35,14 @@ Files = dict[str, NDArray[np.uint8]]  # content by the name relative to DIR
 _ATTEMPTS = 4  # of a task whose worker dies
 _GPU_SHARE = 0.25  # of a GPU for a task, where the cluster has any: most cells leave the larger part of it idle
 _BASE_MEMORY = 2**30  # bytes for a task: Python and JAX
-_MEMORY_PER_BYTE = 25  # of the data set; stitching takes the most (docs/speed.md)
+_MEMORY_PER_BYTE = 25  # of the data sets; stitching takes the most (docs/speed.md)
 
 
 @dataclass(frozen=True)
 class Cluster:
     """A Ray cluster, and what one task may take of it."""
 
-    address: str | None = None  # None: RAY_ADDRESS if that is set, else a cluster on this machine
+    address: str | None = None  # local: of this machine; None: RAY_ADDRESS if that is set, else local
     tasks: int | None = None  # at most so many at a time; None: as many as there is room for
     cpus: float = 1
     gpus: float | None = None  # None: a quarter, where the cluster has any
@@ -50,13 +51,18 @@ class Cluster:
         if not self.cpus >= 0 or (self.gpus is not None and not self.gpus >= 0):
             raise InputError("--cell-cpus and --cell-gpus must not be below 0")
 
+    @property
+    def local_cpus(self) -> int | None:
+        """CPUs that a cluster of this machine needs for its tasks; None: its cores."""
+        return None if self.tasks is None else max(1, math.ceil(self.tasks * self.cpus))
+
 
 def run_ray(
     out: Path, shared: Path, grid: Grid, cells: list[Cell], cluster: Cluster, tell: Tell = silent
 ) -> Failures:
     """Run the cells that have no record yet on a cluster; the arguments are those of `run_local`."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # tasks may share this machine's GPU
-    with connected(cluster.address, cluster.tasks) as ray:
+    with connected(cluster.address, cluster.local_cpus) as ray:
         return run_missing(
             out, shared, cells, lambda left: _Scheduler(ray, out, shared, grid, cluster).run(left), tell
         )
@@ -110,7 +116,7 @@ class _Scheduler:
         self.held[folder].append(cell)
 
     def _start(self, job: _Job) -> Ended:
-        """Start a task; a cell whose data cannot be made has ended."""
+        """Start a task; a cell whose data cannot be made, or that fits on no node, has ended."""
         cell, folder = job.cell, stitched_folder(job.cell)
         failure_path(self.out, cell).unlink(missing_ok=True)
         for name in cell.needs:
@@ -118,13 +124,17 @@ class _Scheduler:
             if why is not None:
                 yield from self._failed(job, why)
                 return
+        try:
+            options = self._resources(cell)
+        except InputError as error:
+            yield from self._failed(job, failed(error))
+            return
         given = [self._shared(f"data/{name}/{file}") for name in cell.needs for file in STORED]
         if job.stitches:
             given.append(pack(self.out, str(folder)))  # what an earlier call left
         else:
             given += [self._shared(folder)] if folder else []
             given.append(pack(self.out, f"runs/{cell.name}"))
-        options = self._resources(f"data/{cell.data}/data.traj")
         task = self.task.options(name=f"{'stitch' if job.stitches else 'cell'} {cell.name}", **options)
         self.running[task.remote(__version__, self.grid, cell, job.stitches, *given)] = job
 
@@ -161,9 +171,10 @@ class _Scheduler:
             self.put[folder] = self.ray.put(pack(self.out, folder))
         return self.put[folder]
 
-    def _resources(self, data: str) -> dict[str, float]:
-        """Return what a task takes; InputError if no node has it."""
-        size = sum(file.stat().st_size for file in (self.out / data).rglob("*"))
+    def _resources(self, cell: Cell) -> dict[str, float]:
+        """Return what a cell's task takes; InputError if no node has it."""
+        files = (file for name in cell.needs for file in (self.out / "data" / name / "data.traj").rglob("*"))
+        size = sum(file.stat().st_size for file in files)
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         gpus = self.cluster.gpus
         if gpus is None:

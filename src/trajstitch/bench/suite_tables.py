@@ -132,7 +132,7 @@ def _reward_table(results: Results, data: str) -> Table:
         row = [title(model), _small(curve.train[-1].mean()), _small(curve.test[-1].mean())]
         for name in others:
             found = records[model]["others"][name]
-            row.append(f"{_small(np.mean(found['mse']))} ± {_small(np.mean(found['std']))}")
+            row.append(" ± ".join(_small(_array(found[part]).mean()) for part in ("mse", "std")))
             if name in known:
                 published = published_reward_error(model, data, name)
                 row.append(" ± ".join(map(_small, published)) if published else "–")

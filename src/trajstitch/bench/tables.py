@@ -58,7 +58,8 @@ class Results:
     def unit(self) -> str:
         """What scores are: success where there are goals, normalised where there are references, else raw."""
         scores = [record["last"] for record in self.records.values()]
-        return next((unit for unit in ("success", "normalised") if all(one.get(unit) for one in scores)), "raw")
+        units = ("success", "normalised") if scores else ()
+        return next((unit for unit in units if all(one.get(unit) for one in scores)), "raw")
 
     @property
     def asked(self) -> list[str]:

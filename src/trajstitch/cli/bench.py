@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trajstitch.bench.engine import Failures
     from trajstitch.bench.grid import Cell, Grid
     from trajstitch.progress import Tell
+    from trajstitch.tracking import Log
 
 _ENGINES = ("local", "ray", "slurm")
 
@@ -56,19 +57,19 @@ class Bench(Command):
     workers: MaybeInt = None
     """Cells side by side; unless given, one per core, or all that a cluster has room for."""
     address: MaybeStr = None
-    """Of a Ray cluster, such as HOST:6379; unless given, RAY_ADDRESS, or else a cluster on this machine."""
+    """Of a Ray cluster, such as HOST:6379, or local: on this machine; unless given, RAY_ADDRESS, or else local."""
     cell_cpus: float = 1
     """CPUs of the cluster that a cell takes."""
     cell_gpus: MaybeFloat = None
     """GPUs of the cluster that a cell takes; unless given, a quarter of one where there are any."""
     track: MaybeTracker = None
-    """Also log the score of each finished cell to a tracker, whose files go beside the folder."""
+    """Also log the returns of each cell that this call finishes to a tracker, whose files go beside the folder."""
     cell: MaybeInt = None
     """Run only the cell of this number, from 0 on, as a task of an array job does."""
 
     def run(self) -> dict[str, Any]:
         """Run what is missing, and say what is there."""
-        from trajstitch.bench.grid import open_folder, read_records
+        from trajstitch.bench.grid import open_folder, read_records, record_path
         from trajstitch.progress import bar
         from trajstitch.tracking import tracking
 
@@ -83,16 +84,17 @@ class Bench(Command):
         if self.engine == "slurm":
             return self._print_script(grid)
         open_folder(out, grid)
-        with bar(f"{self.suite}, cells", self.quiet) as tell:
-            failures = self._run_cells(out, grid, cells, tell)
-        records = read_records(out, cells)
-        with tracking(self.track, self.out, grid.sizes) as log:
-            for cell, record in records.items():
-                kinds = ("train", "test") if cell.recipe.method is None else ("returns",)
-                for kind in kinds:
-                    for step, values in zip(record["step"], record[kind], strict=True):
-                        log(step, {f"{kind}/{cell.name}": float(np.mean(values))})
-        finished = len(records)
+        left = [cell for cell in cells if not record_path(out, cell).exists()]
+        with tracking(self.track, self.out, grid.sizes) as log, bar(f"{self.suite}, cells", self.quiet) as tell:
+
+            def tell_and_log(done: int, total: int, note: str = "") -> None:
+                tell(done, total, note)
+                for cell, record in read_records(out, left).items():
+                    left.remove(cell)
+                    _log(cell, record, log)
+
+            failures = self._run_cells(out, grid, cells, tell_and_log)
+        finished = len(cells) - len(left)
         self.say(f"{self.out}: {finished} of {len(cells)} cells finished; trajstitch report {self.out} shows them")
         if failures:
             name, why = next(iter(failures.items()))
@@ -147,7 +149,14 @@ class Bench(Command):
             if (value := getattr(self, name)) not in (None, ()):
                 values = value if isinstance(value, tuple) else (value,)
                 words += [f"--{name.replace('_', '-')}", *map(str, values)]
-        return words
+        return [*words, "--one-thread"] if self.one_thread else words
+
+
+def _log(cell: Cell, record: dict[str, Any], log: Log) -> None:
+    """Hand a finished cell to a tracker: mean returns, or of a reward model errors, at every checkpoint."""
+    for kind in ("train", "test") if cell.recipe.method is None else ("returns",):
+        for step, values in zip(record["step"], record[kind], strict=True):
+            log(step, {f"{kind}/{cell.name}": float(np.mean(np.array(values, np.float64)))})  # null becomes nan
 
 
 @dataclass(frozen=True, kw_only=True)

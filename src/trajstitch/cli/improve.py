@@ -47,7 +47,7 @@ class ImproveCommand(DataCommand):
     ray: MaybeStr = None
     """Find neighbours and edges of very large data on the Ray cluster of this address; local: on this machine."""
     track: MaybeTracker = None
-    """Also log losses and scores to a tracker, whose files go beside the run directory."""
+    """Also log losses and what each iteration did to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Start again if the directory holds a run with other settings or data."""
     settings: Annotated[Improve, tyro.conf.arg(name="")]
@@ -139,7 +139,7 @@ def blocks_on(address: str | None) -> Iterator[Mapper]:
     if address is None:
         yield in_process
         return
-    with connected(None if address == "local" else address) as ray:
+    with connected(address) as ray:
         yield RayMapper(ray)
 
 

@@ -36,7 +36,7 @@ class WeighCommand(DataCommand):
     preset: Literal["quick", "standard"] = "standard"
     """quick: minutes on two cores; standard: minutes on a GPU."""
     track: MaybeTracker = None
-    """Also log losses and scores to a tracker, whose files go beside the run directory."""
+    """Also log losses to a tracker, whose files go beside the run directory."""
     overwrite: bool = False
     """Replace the outputs if they exist, and a run with other settings or data."""
     settings: Annotated[Weigh, tyro.conf.arg(name="")]

@@ -53,7 +53,7 @@ def collect(
         physics: gymnasium, or d4rl for the masses of the simulator that recorded D4RL's data.
         deterministic: take the most likely action instead of drawing one.
         noise: std of Gaussian noise added to actions, in half-ranges of the action; unless given, 0 or, for
-            the walker, 0.5.
+            the walker, 0.5. "random" takes none.
         walk_length: steps per walk of the walker in a point maze.
         seed: the random seed.
         env_horizon: the time limit, where the environment has none of its own.
@@ -62,6 +62,7 @@ def collect(
         tell: a callback for progress.
     """
     asked = _asked(steps, episodes)
+    _check_noise(policy, noise)
     if together < 1:
         raise InputError(f"together must be at least 1, not {together}")
     if str(policy) == WALKER:
@@ -113,8 +114,8 @@ def collect_mixture(
         shares: policy files with their shares, and noise of their own if wanted; the shares add up to 1.
         env_id: the Gymnasium id, such as Hopper-v5.
         steps: at least this many steps in total; either this or `episodes` is given.
-        episodes: this many episodes in total, up to the rounding of shares; at least one of each part.
-        noise: the noise of parts that have none of their own.
+        episodes: exactly this many episodes in total, at least one of each part.
+        noise: the noise of parts that have none of their own, but "random".
         seed: the random seed.
         options: further arguments of `collect`.
     """
@@ -124,14 +125,13 @@ def collect_mixture(
         given = ", ".join(f"{part.policy}:{part.share:g}" for part in parts)
         raise InputError(f"the shares of a mixture must be above 0 and add up to 1, not {given}")
     asked, unit = _asked(steps, episodes), "steps" if episodes is None else "episodes"
+    noises = [noise if one.noise is None and one.policy != RANDOM else one.noise for one in parts]
+    for part, own in zip(parts, noises, strict=True):
+        _check_noise(part.policy, own)
     made = []
-    for i, part in enumerate(parts):
-        own: dict[str, Any] = {
-            unit: max(1, round(asked * part.share)),
-            "noise": noise if part.noise is None else part.noise,
-            "seed": seed + 1000 * i,
-        }
-        made.append(collect(part.policy, env_id, **own, **options))
+    for i, (part, own, count) in enumerate(zip(parts, noises, _split(asked, parts), strict=True)):
+        its: dict[str, Any] = {unit: count, "noise": own, "seed": seed + 1000 * i}
+        made.append(collect(part.policy, env_id, **its, **options))
     data = concatenate(made)
     return replace(data, info={**data.info, "policy": " ".join(map(_named, parts)), "seed": seed})
 
@@ -139,6 +139,27 @@ def collect_mixture(
 def _named(part: Share) -> str:
     noise = "" if part.noise is None else f":{part.noise:g}"
     return f"{Path(part.policy).name}:{part.share:g}{noise}"
+
+
+def _split(asked: int, parts: Sequence[Share]) -> list[int]:
+    """Return how much of each part, at least 1, adds up to what is asked for: the method of largest remainders."""
+    if asked < len(parts):
+        raise InputError(f"{len(parts)} policies cannot share {asked}; ask for at least {len(parts)}")
+    share = np.array([part.share for part in parts])
+    exact = asked * share / share.sum()
+    count = np.floor(exact).astype(int)
+    count[np.argsort(count - exact, kind="stable")[: asked - count.sum()]] += 1
+    while not count.all():
+        count[count.argmax()] -= 1
+        count[count.argmin()] = 1
+    return count.tolist()
+
+
+def _check_noise(policy: Policy | ActionPlanner | str | Path, noise: float | None) -> None:
+    if noise is not None and not noise >= 0:
+        raise InputError(f"noise must be 0 or more, not {noise:g}")
+    if noise and str(policy) == RANDOM:
+        raise InputError("the policy random takes no noise; leave it out, or give another policy")
 
 
 def _asked(steps: int | None, episodes: int | None) -> int:

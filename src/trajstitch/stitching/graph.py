@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.blocks import Mapper, in_process
+from trajstitch.blocks import TOGETHER, Mapper, in_process
 from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
@@ -36,7 +36,6 @@ T = TypeVar("T")
 Candidates = Callable[[slice], NDArray[np.int32]]  # part of the pairs [B] -> rows [B, K], padded with -1
 _BLOCK = 4096  # sources scored per call
 _WIDE = 512  # candidates per line of a block
-_TOGETHER = 16 * _BLOCK  # pairs whose edges are found in one piece, for example by one task of a cluster
 _LARGE = 300_000  # with at least this many states neighbours are dense, so fewer and nearer ones are used
 # The paper's radius of a neighbourhood of raw states, by environment (its published code's).
 PAPER_EPSILON = {"Hopper": 0.1, "HalfCheetah": 3.0, "Walker2d": 1.0}
@@ -196,7 +195,7 @@ class EdgeFinder:
         count = np.zeros(len(source), np.int64)
         scored = edges = 0
         for part, (columns, shown) in self.mapper(
-            _edges_of, (self, source, target, dynamics), len(source), _TOGETHER
+            _edges_of, (self, source, target, dynamics), len(source), TOGETHER
         ):
             for number, *others in columns:
                 count[part] += np.bincount(number, minlength=part.stop - part.start)

@@ -34,7 +34,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from trajstitch.blocks import Mapper, in_process
+from trajstitch.blocks import TOGETHER, Mapper, in_process, parts
 from trajstitch.data import Dataset, Float, Int, Spread
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
@@ -42,7 +42,6 @@ from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
 _BLOCK = 4096  # states linearised per call
-_TOGETHER = 16 * _BLOCK  # pairs whose edges are found in one piece, for example by one task of a cluster
 _TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
@@ -118,7 +117,7 @@ class ReachFinder:
         some = np.random.default_rng(0).permutation(self.data.transitions)[:_SAMPLE]
         row = np.resize(self.data.row[some], _SAMPLE)
         error = []
-        for part in _parts(len(row), _TRIES):
+        for part in parts(len(row), _TRIES):
             some = np.resize(row[part], _TRIES)
             outcome = self._outcome(some, self.recorded[some], some + 1)
             if not np.isfinite(outcome.error + outcome.reward).all():
@@ -140,7 +139,7 @@ class ReachFinder:
         count = min(self.config.nearest, len(self.net))
         found = nearest_to(self._tree, self.place, count, self.config.radius, self.tell, self.mapper)
         row = np.append(self.net, -1).astype(np.int32)
-        for part in _parts(len(found), _BLOCK):  # in place: it is the largest array
+        for part in parts(len(found), _BLOCK):  # in place: it is the largest array
             found[part] = row[found[part]]
         return found
 
@@ -149,7 +148,7 @@ class ReachFinder:
         """The landing states [net, 8] nearest to each landing state, and their distances in typical steps."""
         near = nearest_to(self._tree, self.place[self.net], min(9, len(self.net)), np.inf)[:, 1:]
         distance = np.empty(near.shape, np.float32)
-        for part in _parts(len(near), _BLOCK):
+        for part in parts(len(near), _BLOCK):
             near[part] = self.net[near[part]]
             away = self.place[near[part]] - self.place[self.net[part]][:, None]
             distance[part] = np.linalg.norm(away, axis=2)
@@ -176,7 +175,7 @@ class ReachFinder:
         found: list[Any] = []
         scored = edges = 0
         count = np.zeros(len(source), np.int64)
-        for part, blocks in self.mapper(_edges_of, (self, source, target), len(source), _TOGETHER):
+        for part, blocks in self.mapper(_edges_of, (self, source, target), len(source), TOGETHER):
             count[part] = np.concatenate([many for many, _, _ in blocks])
             found += [columns for _, columns, _ in blocks]
             scored += sum(shown for _, _, shown in blocks)
@@ -187,9 +186,7 @@ class ReachFinder:
     def blocks(self, source: Int, target: Int) -> list[tuple[Int, tuple[NDArray[Any], ...], int]]:
         """Return the edges of these pairs, block by block, as `_edges` does."""
         with ThreadPoolExecutor(self._threads) as pool:
-            return list(
-                pool.map(lambda part: self._edges(source[part], target[part]), _parts(len(source), _BLOCK))
-            )
+            return list(pool.map(lambda part: self._edges(source[part], target[part]), parts(len(source), _BLOCK)))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a task of a cluster needs: no tree, as neighbours are known."""
@@ -223,7 +220,7 @@ class ReachFinder:
         order = np.argsort(source, kind="stable")
         rows, pair = np.unique(source[order], return_inverse=True)
         found = [_no_aim(self.data.action_dim)]
-        for part in _parts(len(rows), _BLOCK):
+        for part in parts(len(rows), _BLOCK):
             edges = slice(*np.searchsorted(pair, [part.start, part.stop]))
             found.append(
                 self._aim(self._line(rows[part]), rows[part], pair[edges] - part.start, landing[order[edges]])
@@ -281,7 +278,7 @@ class ReachFinder:
     ) -> Outcome:
         """Ask the ensemble about corrected actions: of those tried, given where they led, or the recorded ones."""
         found = [_no_outcome(self.data.obs_dim, self.data.action_dim)]
-        for part in _parts(len(pair), _TRIES):
+        for part in parts(len(pair), _TRIES):
             # Always a whole call, so that one shape is compiled.
             where, goal = np.resize(pair[part], _TRIES), np.resize(landing[part], _TRIES)
             before = tried and tuple(np.resize(one[part], (_TRIES, one.shape[1])) for one in tried)
@@ -410,7 +407,3 @@ def _numbered(cell: Float) -> Int:
             many = len(seen)
         number, many = number * size + digit, many * size
     return number
-
-
-def _parts(rows: int, size: int) -> list[slice]:
-    return [slice(a, min(a + size, rows)) for a in range(0, rows, size)]

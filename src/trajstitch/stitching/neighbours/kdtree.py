@@ -59,6 +59,10 @@ class Tree:
     def _tree(self) -> cKDTree:
         return cKDTree(self.points)  # built again, on the points in leaf order
 
+    def build(self) -> None:
+        """Build the tree now, so that copies of this object have it."""
+        _ = self._tree
+
     def nearest(self, points: NDArray[np.float64], count: int, radius: float) -> NDArray[np.intp]:
         """Return the rows [B, count] nearest to these (turned) points and within the radius, padded with -1."""
         _, near = self._tree.query(points, np.arange(1, count + 1), distance_upper_bound=radius, workers=-1)
@@ -119,7 +123,8 @@ def _search(
 ) -> NDArray[np.int32]:
     """Search for (turned) points in an order that keeps near ones together; found[order[i]] is of points[i]."""
     found = np.empty((len(points), count), np.int32)
-    find, step = _choose(tree, points, count, radius)
+    gpu = mapper is in_process and jax.default_backend() != "cpu"  # tasks of a cluster ask for none
+    find, step = _choose(tree, points, count, radius, gpu)
     for part, near in mapper(_find, (find, points), len(points), step):
         found[order[part]] = near
         tell(part.stop, len(points), "states' neighbours")
@@ -131,10 +136,10 @@ def _find(shared: tuple[Find, NDArray[np.float64]], part: slice) -> NDArray[np.i
     return find(points[part])
 
 
-def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float) -> tuple[Find, int]:
+def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float, gpu: bool) -> tuple[Find, int]:
     """Return the fastest search for these points, and how many of them it handles per call."""
     rows = len(tree.order)
-    if jax.default_backend() != "cpu":
+    if gpu:
         if rows in _DENSE:
             return partial(by_distances, tree, make_tiles(tree.points), count=count, radius=radius), tiles.ROWS
     elif rows >= _MANY:
@@ -144,6 +149,7 @@ def _choose(tree: Tree, points: NDArray[np.float64], count: int, radius: float) 
         share = [small.share(query, tree.bound(query, count, radius)) for query in queries]
         if np.mean(share) > _WIDE:
             return partial(by_boxes, tree, small, count=count, radius=radius), _QUERIES
+    tree.build()  # once, not in each task
     return partial(tree.nearest, count=count, radius=radius), _QUERIES
 
 
