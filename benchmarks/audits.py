@@ -10,14 +10,12 @@ k-th trajectory is taken. One JSON file for each data set is written to --out.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.command import command
-from benchmarks.datasets import add_data_options, stored_data
+from benchmarks.datasets import data_parser, stored_data, stored_reports
 from trajstitch.evaluation.audit import audit
 from trajstitch.stitching.improve import improve
 from trajstitch.stitching.presets import PRESETS
@@ -59,19 +57,15 @@ def table_row(report: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser = data_parser(__doc__, "audits", seeds=None)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of the models.")
     parser.add_argument("--sample", type=int, default=20_000, help="Seams to replay; 0: all.")
-    add_data_options(parser, "runs/audits")
-    parser.add_argument("--out", type=Path, default=Path("results/audits"), help="Folder of the result files.")
-    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     for name in args.names:
         measure(name, args)
     if args.table:
-        for file in sorted(args.out.glob("*.json")):
-            print(table_row(json.loads(file.read_text())))
+        for report in stored_reports(args.out):
+            print(table_row(report))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from benchmarks.command import command
-from benchmarks.datasets import add_data_options, stored_data
+from benchmarks.datasets import data_parser, stored_data, stored_reports
 from benchmarks.imagining import score
 from trajstitch.methods.bc import BC
 from trajstitch.policies.policy import Policy
@@ -100,20 +99,13 @@ def row(name: str, recipe: str, entry: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser = data_parser(__doc__, "cloning", runs="weighing")
     parser.add_argument("--steps", type=int, default=50_000, help="Gradient steps.")
-    parser.add_argument("--seeds", type=int, default=5, help="Clones.")
-    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per clone.")
-    add_data_options(parser, "runs/weighing")
-    parser.add_argument("--out", type=Path, default=Path("results/cloning"), help="Folder of the result files.")
-    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     for name in args.names:
         measure(name, args)
     if args.table:
-        for file in sorted(args.out.glob("*.json")):
-            report = json.loads(file.read_text())
+        for report in stored_reports(args.out):
             print("\n".join(row(report["name"], *one) for one in report["recipes"].items()))
 
 

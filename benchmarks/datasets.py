@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 from trajstitch.bench.datasets import record_data, scoring_of
 from trajstitch.bench.suites import paper_name
 from trajstitch.data import Dataset
 from trajstitch.formats import load, save
 
-__all__ = ["add_data_options", "paper_name", "record_data", "scoring_of", "stored_data"]
+__all__ = [
+    "add_data_options",
+    "data_parser",
+    "paper_name",
+    "record_data",
+    "scoring_of",
+    "stored_data",
+    "stored_reports",
+]
 
 
 def stored_data(name: str, args: argparse.Namespace) -> Dataset:
@@ -19,6 +29,26 @@ def stored_data(name: str, args: argparse.Namespace) -> Dataset:
     if not file.exists():
         save(record_data(name, args.shared, args.transitions), file)
     return load(file)
+
+
+def data_parser(
+    doc: str | None, results: str, runs: str | None = None, seeds: int | None = 5
+) -> argparse.ArgumentParser:
+    """A parser for scripts that measure data sets, each with a result file of its own, and print their table."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    if seeds is not None:
+        parser.add_argument("--seeds", type=int, default=seeds, help="Policies trained side by side.")
+        parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per policy.")
+    add_data_options(parser, f"runs/{runs or results}")
+    parser.add_argument("--out", type=Path, default=Path("results") / results, help="Folder of the result files.")
+    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
+    return parser
+
+
+def stored_reports(out: Path) -> list[dict[str, Any]]:
+    """The result files of a folder."""
+    return [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
 
 
 def add_data_options(parser: argparse.ArgumentParser, runs: str) -> None:

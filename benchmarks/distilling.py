@@ -17,7 +17,6 @@ import argparse
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -25,7 +24,7 @@ import numpy as np
 from jax import Array
 
 from benchmarks.command import command
-from benchmarks.datasets import add_data_options, stored_data
+from benchmarks.datasets import data_parser, stored_data, stored_reports
 from benchmarks.imagining import score
 from trajstitch.data import concatenate
 from trajstitch.jobs.improve import improve
@@ -123,23 +122,16 @@ def row(name: str, teacher: str, entry: dict[str, Any], source: str) -> str:
 
 def main() -> None:
     """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser = data_parser(__doc__, "distilling", runs="methods_batched")
     parser.add_argument("--teacher", default="rebrac", help="Method whose run is distilled.")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="quick", help="Preset of the world model.")
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=["plan"], help="What is cloned.")
     parser.add_argument("--clone-steps", type=int, default=50_000, help="Gradient steps of clones.")
-    parser.add_argument("--seeds", type=int, default=5, help="Clones.")
-    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per policy.")
-    add_data_options(parser, "runs/methods_batched")
-    parser.add_argument("--out", type=Path, default=Path("results/distilling"), help="Folder of the result files.")
-    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     for name in args.names:
         measure(name, args)
     if args.table:
-        for file in sorted(args.out.glob("*.json")):
-            report = json.loads(file.read_text())
+        for report in stored_reports(args.out):
             for teacher, entry in report["teachers"].items():
                 print("\n".join(row(report["name"], teacher, entry, source) for source in entry["clones"]))
 

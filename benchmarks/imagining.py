@@ -15,13 +15,12 @@ import argparse
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.command import command, setting
-from benchmarks.datasets import add_data_options, scoring_of, stored_data
+from benchmarks.datasets import data_parser, scoring_of, stored_data, stored_reports
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.methods import configure
@@ -94,23 +93,16 @@ def row(name: str, method: str, entry: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser = data_parser(__doc__, "imagining", seeds=3)
     parser.add_argument("--method", choices=("morel", "mopo"), default="morel", help="Method to distil.")
     parser.add_argument("--set", nargs="+", type=setting, default=[], help="Its settings, NAME=VALUE.")
     parser.add_argument("--steps", type=int, default=200_000, help="Gradient steps of the method.")
     parser.add_argument("--clone-steps", type=int, default=50_000, help="Gradient steps of clones.")
-    parser.add_argument("--seeds", type=int, default=3, help="Policies.")
-    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per policy.")
-    add_data_options(parser, "runs/imagining")
-    parser.add_argument("--out", type=Path, default=Path("results/imagining"), help="Folder of the result files.")
-    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     for name in args.names:
         measure(name, args)
     if args.table:
-        for file in sorted(args.out.glob("*.json")):
-            report = json.loads(file.read_text())
+        for report in stored_reports(args.out):
             print("\n".join(row(report["name"], *one) for one in report["methods"].items()))
 
 

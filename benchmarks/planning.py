@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.command import command
-from benchmarks.datasets import add_data_options, scoring_of, stored_data
+from benchmarks.datasets import data_parser, scoring_of, stored_data, stored_reports
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.methods.train import train
@@ -95,24 +94,17 @@ def table_row(report: dict[str, Any], label: str) -> str:
 
 def main() -> None:
     """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser = data_parser(__doc__, "planning")
     parser.add_argument("--tolerances", nargs="+", type=float, default=[0.0], help="Landing errors; 0: chosen.")
     parser.add_argument("--cautions", nargs="+", type=float, default=[0.0, 1.0, 10.0], help="Cautions.")
     parser.add_argument("--discount", type=float, default=0.99, help="Discount of the plans.")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of the models.")
     parser.add_argument("--steps", type=int, default=30_000, help="Gradient steps of clones.")
-    parser.add_argument("--seeds", type=int, default=5, help="Seeds trained side by side.")
-    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed.")
-    add_data_options(parser, "runs/planning")
-    parser.add_argument("--out", type=Path, default=Path("results/planning"), help="Folder of the result files.")
-    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     for name in args.names:
         measure(name, args)
     if args.table:
-        for file in sorted(args.out.glob("*.json")):
-            report = json.loads(file.read_text())
+        for report in stored_reports(args.out):
             print("\n".join(table_row(report, label) for label in report["scores"]))
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.command import command, setting
-from benchmarks.datasets import add_data_options, scoring_of, stored_data
+from benchmarks.datasets import data_parser, scoring_of, stored_data, stored_reports
 from benchmarks.methods_batched import start
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
@@ -174,24 +174,18 @@ def foretold(reports: Sequence[Mapping[str, Any]], beside: Sequence[str]) -> flo
 
 def main() -> None:
     """Measure, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[], help="Data sets, such as hopper-replay.")
+    parser = data_parser(__doc__, "weighing")
     parser.add_argument("--methods", nargs="+", default=["bc", "percent-bc", "iql", "weighted"], help="See above.")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="standard", help="Preset of composing.")
     parser.add_argument("--weigh-preset", choices=tuple(WEIGH_PRESETS), default="standard", help="Of weighing.")
     parser.add_argument("--clone-steps", type=int, help="Gradient steps of clones; unless given, the default.")
-    parser.add_argument("--seeds", type=int, default=5, help="Seeds trained side by side.")
-    parser.add_argument("--episodes", type=int, default=10, help="Evaluation episodes per seed.")
-    add_data_options(parser, "runs/weighing")
-    parser.add_argument("--out", type=Path, default=Path("results/weighing"), help="Folder of the result files.")
-    parser.add_argument("--table", action="store_true", help="Print the table of the result files.")
     args = parser.parse_args()
     if args.names:
         measurement = Measurement(args)
         for label in args.methods:
             measurement.measure(label)
     if args.table:
-        reports = [json.loads(file.read_text()) for file in sorted(args.out.glob("*.json"))]
+        reports = stored_reports(args.out)
         for report in reports:
             print("\n".join(table_row(report, label) for label in report["scores"]))
         for beside in (["bc"], ["bc", "percent-bc"]):
