@@ -332,7 +332,18 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("waited >= patience", "waited > patience", "patience off by one"),
         ("waited = 0 if better.any()", "waited = 0 if better.all()", "patience until all members are better"),
         ("waited = 0 if better.any()", "waited = waited if better.any()", "patience over the whole run"),
-        ("0, draw[1])", "0, draw[1] - 1)", "the last row never drawn"),
+        (
+            "randint(key, (count,), 0, span[1])",
+            "randint(key, (count,), 0, span[1] - 1)",
+            "the last row never drawn",
+        ),
+        (
+            "< self.keep[row], row, self.alias[row]",
+            "< self.keep[row], self.alias[row], row",
+            "given draws are kept",
+        ),
+        ("alias[part] += span.start", "pass", "draws are handed to rows of another data set"),
+        ("alias[heavy[:-1]] = heavy[1:]", "pass", "a heavy row keeps what it should hand on"),
         (
             "jax.vmap(loss, (None, 0, 0))(model, batch, jax.random.split(key, rows))",
             "jax.vmap(loss, (None, 0, None))(model, batch, jax.random.split(key, rows)[0])",
@@ -341,7 +352,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("_choose(jnp.asarray(better), state.model, best)", "state.model", "the last weights, not the best"),
         ("(state.model if keep_last else best)", "best", "keep_last ignored"),
         ("jax.random.split(jax.random.fold_in(key, step))", "jax.random.split(key)", "the same rows at each step"),
-        ("jnp.uint32) >> 1", "jnp.uint32)", "weights draw beyond the last row"),
+        ("keep[light] = share[light]", "keep[light] = 1", "rows weigh alike"),
         ("for part in parts], 0, counts)", "for part in parts], 0)", "parts of different lengths count alike"),
         ("first % learner.refresh_interval == 0:", "first == 0:", "refreshed only once"),
         ("(part.start, len(part))", "(0, len(part))", "members share their rows"),

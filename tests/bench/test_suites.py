@@ -3,12 +3,16 @@
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from trajstitch.bench import cells, datasets, engine
-from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, stored_grid
+from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, record_path, stored_grid
 from trajstitch.bench.published import published_score
 from trajstitch.bench.suites import RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
 from trajstitch.cli import main
@@ -44,8 +48,8 @@ def test_every_suite_is_a_grid_of_known_names():
 def test_cells_that_work_side_by_side_are_of_different_data():
     found = make_grid("table1").cells
     assert len({cell.data for cell in found[:12]}) == 12
-    stitches = [cell.recipe.planner is not None for cell in found]
-    assert stitches == sorted(stitches)
+    built = [cell.recipe.planner is not None or cell.recipe.teacher is not None for cell in found]
+    assert built == sorted(built)
 
 
 def test_a_data_set_has_the_paper_s_rules():
@@ -87,7 +91,7 @@ def test_published_scores_are_those_of_the_table():
         (["table1", "--preset", "papr"], "there is no preset 'papr'; did you mean paper?"),
         (["table1", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["smoke", "--workers", "0"], "--workers must be at least 1, not 0"),
-        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 23"),
+        (["smoke", "--cell", "99"], "--cell 99 does not exist; the cells are 0 to 26"),
         (
             ["reward-models", "--methods", "reward-mlp", "--data", "hopper-expert"],
             "reward models are compared on hopper-medium, halfcheetah-medium, walker2d-medium, demo; give one",
@@ -101,6 +105,10 @@ def test_published_scores_are_those_of_the_table():
             "hopper-fraction-0 is recorded from an expert; give with --shared a folder that has policies",
         ),
         (["smoke", "--engine", "rai"], "there is no engine 'rai'; did you mean ray?"),
+        (
+            ["smoke", "--engine", "slurm", "--together"],
+            "--together shares one program, so it needs --engine local",
+        ),
         (["smoke", "--address", "here:6379"], "--address is that of a Ray cluster; give --engine ray too"),
         (
             ["table1", "--shared", "nowhere"],
@@ -383,8 +391,128 @@ def test_a_process_that_dies_takes_its_own_cell_with_it(tmp_path, monkeypatch):
     assert (tmp_path / "out" / "records" / "demo" / "percent-bc.failed").read_text() == "the second sentence\n"
 
 
-def _dies_in_the_first_cell(out, shared, grid, cell):
+def _dies_in_the_first_cell(out, shared, grid, job):
+    (cell,) = job.cells
     if cell.method == "bc":
         os._exit(9)
     failure_path(out, cell).parent.mkdir(parents=True, exist_ok=True)
     failure_path(out, cell).write_text("the second sentence\n")
+
+
+def test_data_sets_of_a_method_share_a_program(tmp_path, monkeypatch):
+    sizes = {"seeds": 2, "steps": 4, "methods": ("bc", "weighted"), "data": ("demo", "demo-random")}
+    grid = make_grid("smoke", **sizes)
+    done, trained = [], []
+    monkeypatch.setattr(engine, "_attempt", _counting(engine._attempt, done))
+    assert engine.run_suite("smoke", tmp_path / "together", workers=1, together=True, **sizes) == {}
+    assert [(job.part, *[cell.name for cell in job.cells]) for job in done] == [
+        ("record", "demo/bc", "demo/weighted"),
+        ("record", "demo-random/bc", "demo-random/weighted"),
+        ("make", "demo/weighted"),
+        ("make", "demo-random/weighted"),
+        ("train", "demo/bc", "demo-random/bc"),
+        ("train", "demo/weighted", "demo-random/weighted"),
+        *(("run", cell.name) for cell in grid.cells),
+    ]
+    assert engine.run_suite("smoke", tmp_path / "alone", workers=1, **sizes) == {}
+    for cell in grid.cells:
+        ours, theirs = (json.loads(record_path(tmp_path / way, cell).read_text()) for way in ("together", "alone"))
+        for made in (ours, theirs):
+            del made["made"]
+        assert ours.keys() == theirs.keys()
+        assert ours["settings"] == theirs["settings"]
+        np.testing.assert_allclose(ours["returns"], theirs["returns"], rtol=1e-3)
+    monkeypatch.setattr(cells, "train_together", lambda *words, **_: trained.append(words))
+    cells.train_cells(tmp_path / "together", Path("shared"), grid, grid.cells)
+    assert trained == []  # all are finished
+
+
+def _counting(attempt, seen):
+    def wrapped(out, shared, grid, job):
+        seen.append(job)
+        return attempt(out, shared, grid, job)
+
+    return wrapped
+
+
+def test_what_can_share_a_program():
+    grid = make_grid("table1", data=("hopper-medium", "walker2d-medium", "halfcheetah-expert"), preset="short")
+    jobs = engine.plan_jobs(grid.cells, together=True)
+    shared = [job.cells for job in jobs if job.part == "train"]
+    assert {group[0].method for group in shared} == {
+        *("bc", "percent-bc", "weighted", "iql", "td3bc", "rebrac", "mbop", "cql"),
+        *("ts-bc", "optimal", "distilled", "guided", "guided-weighted"),
+    }
+    for group in shared:  # walker2d and halfcheetah are of one size; members of a program have one first seed
+        assert [cell.data for cell in group] == ["walker2d-medium", "halfcheetah-expert"]
+        assert len({cell.stitch_seed for cell in group}) == 1
+    made = [job.cells for job in jobs if job.part == "make"]
+    assert sorted(tuple(c.method for c in group) for group in made if group[0].data == "walker2d-medium") == [
+        ("distilled",),
+        *[("optimal",)] * 3,
+        *[("ts-bc",)] * 3,
+        ("weighted", "guided-weighted"),
+    ]
+    assert engine.plan_jobs(grid.cells, together=False) == [engine.Job("run", (cell,)) for cell in grid.cells]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_cells_need_comes_before_them(workers, tmp_path, monkeypatch):
+    grid = make_grid("smoke", methods=("bc", "distilled", "rebrac", "guided"), data=("demo", "demo-random"))
+    open_folder(tmp_path, grid)
+    monkeypatch.setattr(engine, "_attempt", _noting)
+    monkeypatch.setattr(engine.multiprocessing, "get_context", lambda method: SimpleNamespace(Process=_Thread))
+    engine.run_local(tmp_path, Path("shared"), grid, grid.cells, workers, together=True)
+    order = (tmp_path / "order").read_text().split()
+    begun = {name: order.index(f"begin:{name}") for name in {word.split(":", 1)[1] for word in order}}
+    ended = {name: order.index(f"end:{name}") for name in begun}
+    assert len(begun) == 2 + 2 + 4 + 8  # data sets, what the teachers do in them, programs, and every cell
+    for data in ("demo", "demo-random"):
+        every = "+".join(f"{data}/{method}" for method in ("bc", "rebrac", "distilled", "guided"))
+        for method in ("bc", "rebrac", "distilled", "guided"):
+            program = f"train:demo/{method}+demo-random/{method}"
+            assert ended[f"record:{every}"] < begun[program] < ended[program] < begun[f"run:{data}/{method}"]
+        made = f"make:{data}/distilled"
+        assert (
+            ended[f"run:{data}/rebrac"]
+            < begun[made]
+            < ended[made]
+            < begun["train:demo/distilled+demo-random/distilled"]
+        )
+        assert ended[f"run:{data}/rebrac"] < begun["train:demo/guided+demo-random/guided"]
+
+
+class _Thread(Thread):
+    """A thread that looks like a process, and starts at once."""
+
+    exitcode = 0
+
+    def __init__(self, target, args):
+        super().__init__(target=lambda: (engine._attempt(*args), os.close(self.end)))
+        self.sentinel, self.end = os.pipe()
+
+
+def _noting(out, shared, grid, job):
+    name = f"{job.part}:" + "+".join(cell.name for cell in job.cells)
+    for word in ("begin", "end"):
+        with (out / "order").open("a") as file:
+            file.write(f"{word}:{name}\n")
+        time.sleep(0.05)
+
+
+# -- teachers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_teacher_is_trained_once_and_distilled(tmp_path):
+    sizes = {"seeds": 2, "steps": 4, "workers": 1}
+    pupils = ("distilled", "guided", "guided-weighted")
+    assert engine.run_suite("smoke", tmp_path, methods=pupils, **sizes) == {}
+    assert make_grid("smoke", methods=pupils).cells[0].teacher == Cell("demo", "rebrac")
+    made = {name: record(tmp_path, name) for name in ("rebrac", *pupils)}  # the teacher has a record of its own
+    data = load(tmp_path / "data" / "demo" / "data.traj")
+    assert made["distilled"]["cloned"]["transitions"] == data.transitions  # one step from every state
+    assert made["distilled"]["cloned"]["effective_steps"] is None
+    share = [made[name]["cloned"]["effective_steps"] / data.transitions for name in pupils[1:]]
+    assert share == pytest.approx([0.1, 0.1], rel=0.05)
+    assert made["guided"]["settings"]["weigh"] == made["guided-weighted"]["settings"]["weigh"]
+    assert "weigh" not in made["distilled"]["settings"]

@@ -257,6 +257,20 @@ def test_rebrac_learns_from_steps_whose_next_action_is_known():
     assert len(REBRAC.table(whole)["obs"]) == whole.transitions
 
 
+def test_rebrac_rates_may_fall_to_zero():
+    """The actor takes a step for every two of the critic's, so its rate falls faster per step of its own."""
+    config = ReBRAC(schedule="cosine", fit=Fit(steps=8, batch=1, rate=0.1))
+    for optimiser, steps in ((config.optimiser(), 8), (config.actor_optimiser(), 4)):
+        state, sizes = optimiser.init(jnp.ones(())), []
+        for _ in range(steps + 1):
+            update, state = optimiser.update(jnp.ones(()), state)
+            sizes.append(-float(update))
+        expected = 0.1 * (1 + np.cos(np.pi * np.arange(steps + 1) / steps)) / 2
+        np.testing.assert_allclose(
+            sizes, expected, rtol=1e-4, atol=1e-7
+        )  # of a constant gradient Adam takes the rate
+
+
 def test_rebrac_critic_loss_by_hand():
     """Also that a member has the penalty that it was made with."""
     model, table = fresh(REBRAC)

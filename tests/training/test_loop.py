@@ -62,14 +62,17 @@ def test_a_seed_is_the_same_alone_and_in_company():
     assert abs(float(company.model["w"][0, 0] - company.model["w"][1, 0])) > 1e-3
 
 
-def test_members_may_learn_from_different_rows():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_members_may_learn_from_different_rows(weighted):
     """Each ends as if it had a table of its own."""
-    other = {"x": TABLE["x"][:20], "y": 7 - TABLE["x"][:20]}
-    both = {name: np.concatenate([TABLE[name], other[name]]) for name in TABLE}
+    tables = [TABLE, {"x": TABLE["x"][:20], "y": 7 - TABLE["x"][:20]}]
+    if weighted:
+        tables = [{**table, loop.WEIGHT: np.arange(len(table["x"])) ** 2.0} for table in tables]
+    both = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     learner = Line(Fit(steps=50, batch=8))
     state = loop.start(learner, both, (0, 1))
     together, _ = next(loop.run(learner, state, both, (0, 1), 50, rows=(range(64), range(64, 84))))
-    for p, table in enumerate((TABLE, other)):
+    for p, table in enumerate(tables):
         alone, _ = next(loop.run(learner, loop.start(learner, table, (p,)), table, (p,), 50))
         np.testing.assert_array_equal(together.model["w"][p], alone.model["w"][0])
 
@@ -101,8 +104,45 @@ def test_weights_that_draw_nothing_are_refused():
     for wrong in ([0.0, 0.0], [1.0, -1.0], [1.0, np.nan]):
         with pytest.raises(InputError, match="weights must be finite and not negative"):
             learned_mean({"y": np.ones((2, 1), np.float32), loop.WEIGHT: np.array(wrong)})
-    with pytest.raises(InputError, match="cannot have weights"):
-        learned_mean({"y": np.ones((2, 1), np.float32), loop.WEIGHT: np.ones(2)}, rows=[range(2)] * 2)
+
+
+@dataclass(frozen=True)
+class Shown(Mean):
+    """Says which rows it is shown."""
+
+    def loss(self, model, row, key):
+        return super().loss(model, row, key), {"shown": row["y"][0]}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_step_draws_rows_of_its_own(weighted):
+    table = {"y": np.arange(64.0, dtype=np.float32)[:, None]}
+    if weighted:
+        table[loop.WEIGHT] = np.arange(64.0)
+    learner = Shown(Fit(steps=20, batch=1))
+    shown = [mean["shown"][0] for _, mean in loop.run(learner, loop.start(learner, table, (0,)), table, (0,), 1)]
+    assert len(set(shown)) > 10
+
+
+def test_what_each_row_hands_to_another():
+    """Of the mean weight 4, the rows 0, 2 and 4 lack 3, 4 and 1, and the rows 1 and 3 have 6 and 2 beyond it."""
+    keep, alias = loop._alias(np.array([1.0, 10.0, 0.0, 6.0, 3.0]))
+    # The lack of row 2 reaches 1 beyond the excess of row 1.
+    np.testing.assert_allclose(keep, [1 / 4, 1 - 1 / 4, 0, 1, 3 / 4])
+    np.testing.assert_array_equal(alias, [1, 3, 1, 3, 3])
+
+
+def test_rows_get_their_share_of_draws_exactly():
+    rng = np.random.default_rng(0)
+    for trial in range(300):
+        count = 1 + trial % 12
+        weight = rng.choice([0, 0.1, 1, 2, 7, 1e-9, 1e6], count) if trial % 2 else rng.random(count) ** 5
+        weight[rng.integers(count)] += 1
+        keep, alias = loop._alias(weight)
+        share = keep / count
+        np.add.at(share, alias, (1 - keep) / count)
+        np.testing.assert_allclose(share, weight / weight.sum(), rtol=1e-9, atol=1e-12)
+        assert (share[weight == 0] == 0).all()
 
 
 def test_what_is_yielded():

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trajstitch.bench.datasets import FRACTIONS, scoring_of, stored_data
-from trajstitch.bench.grid import Cell, Grid, failure_path, record_path
+from trajstitch.bench.grid import (
+    Cell,
+    Grid,
+    critics_folder,
+    distilled_folder,
+    failure_path,
+    record_path,
+    stitched_folder,
+)
 from trajstitch.bench.reward_models import compare_reward_model
 from trajstitch.bench.speed import machine
 from trajstitch.bench.suites import PRESET, REWARD_DATA, improve_settings, reward_settings, train_settings
@@ -25,10 +33,11 @@ from trajstitch.formats import load
 from trajstitch.jobs.improve import Stages, improve_run
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.score import RunScores
-from trajstitch.jobs.train import train_run
+from trajstitch.jobs.train import train_run, train_together
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods import METHODS, configure
-from trajstitch.policies.policy import Policy
+from trajstitch.methods.weigh import weigh_towards
+from trajstitch.policies.policy import Policy, acting
 from trajstitch.policies.policy_files import load_policy
 from trajstitch.stitching.improve import Improve
 from trajstitch.stitching.improve import improve as stitch
@@ -58,7 +67,7 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
         if cell.recipe.method is None:
             record = _reward_record(out, shared, grid, cell, clock)
         else:
-            sources = _make_sources(out, shared, grid, cell, clock)
+            sources = make_sources(out, shared, grid, cell, clock)
             run, scores = _train(out, grid, cell, sources, clock)
             record = _record(grid, cell, sources, run, scores)
             if cell.data in FRACTIONS and cell.recipe.method == "gaussian-bc":
@@ -101,29 +110,46 @@ class Clock:
 # -- data --------------------------------------------------------------------------------------------------------
 
 
-def _make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock) -> Sources:
+def make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock | None = None) -> Sources:
     """Make the data of a cell, or load what an earlier one made."""
-    recipe, folder = cell.recipe, out / "data" / cell.data
+    recipe, clock = cell.recipe, clock or Clock()
     with clock.timing("data"):
         data = load_or_make(out, shared, grid, cell.data)
-    cloned, stitched, kind = data, None, ""
+    cloned, stitched = data, None
     if (place := stitched_folder(cell)) is not None:
         assert cell.stitch_seed is not None
-        kind = Path(place).name
         config = improve_settings(recipe, cell.data, grid.preset)
-        with waiting_for(folder / kind), clock.timing("stitch"):
-            stitched, plan = _stitched(data, config, folder / kind, cell.stitch_seed)
+        with waiting_for(out / place), clock.timing("stitch"):
+            stitched, plan = _stitched(data, config, out / place, cell.stitch_seed)
             if recipe.iterations is not None:
-                stitched = _after(data, config, recipe.iterations, folder / kind, cell.stitch_seed)
+                stitched = _after(data, config, recipe.iterations, out / place, cell.stitch_seed)
         plainly = recipe.method == "bc" and recipe.plan and not recipe.weigh  # what a plan is for
         cloned = plan if plan is not None and plainly else stitched
-    if recipe.weigh:
-        critics = folder / (f"{kind}.weigh" if kind else "weigh")
-        with waiting_for(critics), clock.timing("weigh"):
-            _, cloned, _ = weigh_run(
-                cloned, PRESET[grid.preset].weigh, critics, seed=cell.stitch_seed or grid.seed
-            )
+    policies = None if cell.teacher is None else _policies(out, shared, grid, cell.teacher)
+    if policies is not None and (place := distilled_folder(cell)) is not None:
+        with waiting_for(out / place), clock.timing("stitch"):
+            cloned = _distilled(data, policies, grid, out / place)
+    weigh, appraisal = PRESET[grid.preset].weigh, None
+    if (place := critics_folder(cell)) is not None:
+        with waiting_for(out / place), clock.timing("weigh"):
+            _, cloned, appraisal = weigh_run(cloned, weigh, out / place, seed=cell.stitch_seed or grid.seed)
+    if policies is not None and recipe.guide:
+        cloned = weigh_towards(cloned, acting(policies), weigh, appraisal)
     return Sources(data, stitched, cloned)
+
+
+def _policies(out: Path, shared: Path, grid: Grid, cell: Cell) -> Policy:
+    """Return the last policies of a cell, which is run unless it is finished."""
+    run_cell(out, shared, grid, cell)
+    return _policy(out / "runs" / cell.name / "policy.npz")
+
+
+def _distilled(data: Dataset, policies: Policy, grid: Grid, folder: Path) -> Dataset:
+    """Return the policies' step from every recorded state; a finished run is read."""
+    if not (folder / "report.html").exists():
+        config = dataclasses.replace(PRESET[grid.preset].improve, planner="policy")
+        improve_run(data, config, folder, seed=grid.seed, policy=policies, ending=".traj")
+    return load(folder / "plan.traj")
 
 
 def load_or_make(out: Path, shared: Path, grid: Grid, name: str) -> Dataset:
@@ -131,15 +157,6 @@ def load_or_make(out: Path, shared: Path, grid: Grid, name: str) -> Dataset:
     folder = out / "data" / name
     with waiting_for(folder / "data.traj"):
         return stored_data(name, folder, shared, grid.transitions)
-
-
-def stitched_folder(cell: Cell) -> str | None:
-    """Return the folder of a cell's stitched data, which other cells may share; None if it stitches none."""
-    recipe = cell.recipe
-    if recipe.planner is None:
-        return None
-    model = f"-{recipe.reward}" if recipe.reward else ""
-    return f"data/{cell.data}/{recipe.planner}{model}.s{cell.stitch_seed}"
 
 
 def make_stitched(out: Path, shared: Path, grid: Grid, cell: Cell) -> None:
@@ -182,19 +199,44 @@ def policy_seeds(grid: Grid, cell: Cell) -> range:
     return range(first, first + grid.seeds)
 
 
+def train_cells(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> None:
+    """Train the policies of cells of one method in one program; `run_cell` then finds them trained.
+
+    Cells that other processes are at work on are waited for, and left to them.
+    """
+    clock = Clock()
+    with ExitStack() as stack:
+        for cell in cells:
+            stack.enter_context(waiting_for(record_path(out, cell)))
+        left = [cell for cell in cells if not record_path(out, cell).exists()]
+        if not left:
+            return
+        method, options = left[0].recipe.method, _training(grid, left[0])
+        assert method is not None
+        train_together(
+            method,
+            [make_sources(out, shared, grid, cell, clock).cloned for cell in left],
+            [out / "runs" / cell.name for cell in left],
+            [train_settings(cell.recipe, cell.data, grid.preset, grid.steps) for cell in left],
+            **{name: options[name] for name in ("seed", "seeds", "every")},
+        )
+
+
+def _training(grid: Grid, cell: Cell) -> dict[str, Any]:
+    """Return the options of `train_run` for a cell."""
+    method, seeds = cell.recipe.method, policy_seeds(grid, cell)
+    assert method is not None
+    settings = train_settings(cell.recipe, cell.data, grid.preset, grid.steps)
+    every = -(-configure(method, **settings).fit.steps // grid.checkpoints)
+    return {"seed": seeds[0], "seeds": len(seeds), "every": every, **settings}
+
+
 def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) -> tuple[Run, RunScores]:
     """Train and score the policies of a cell."""
-    recipe, folder, seeds = cell.recipe, out / "runs" / cell.name, policy_seeds(grid, cell)
+    recipe, folder = cell.recipe, out / "runs" / cell.name
     assert recipe.method is not None
     both = METHODS[recipe.method].improved
-    settings = train_settings(recipe, cell.data, grid.preset, grid.steps)
-    options: dict[str, Any] = {
-        "improved": sources.stitched if both else None,
-        "seed": seeds[0],
-        "seeds": len(seeds),
-        "every": -(-configure(recipe.method, **settings).fit.steps // grid.checkpoints),
-        **settings,
-    }
+    options = {"improved": sources.stitched if both else None, **_training(grid, cell)}
     data = sources.recorded if both else sources.cloned
     with clock.timing("train"):
         train_run(recipe.method, data, folder, **options)
@@ -233,7 +275,7 @@ def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScore
     settings: dict[str, Any] = {"train": run.settings(), "scoring": dataclasses.asdict(scores.scoring)}
     if recipe.planner is not None:
         settings["improve"] = dataclasses.asdict(improve_settings(recipe, cell.data, grid.preset))
-    if recipe.weigh:
+    if recipe.weigh or recipe.guide:
         settings["weigh"] = dataclasses.asdict(PRESET[grid.preset].weigh)
     return {
         **_identity(grid, cell, sources.recorded, settings),

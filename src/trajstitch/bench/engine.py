@@ -9,17 +9,18 @@ import multiprocessing
 import os
 import shlex
 import signal
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from trajstitch.bench.datasets import check_available
-from trajstitch.bench.grid import Cell, Grid, failure_path, make_grid, open_folder, record_path
+from trajstitch.bench.grid import Cell, Grid, failure_path, made_for, make_grid, open_folder, record_path
 from trajstitch.errors import InputError
+from trajstitch.methods import defaults
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.atomic import write_text
 from trajstitch.storage.jax_cache import keep_compiled
@@ -33,6 +34,7 @@ def run_suite(
     *,
     shared: str | Path = "shared",
     workers: int | None = None,
+    together: bool = False,
     seed: int = 0,
     tell: Tell = silent,
     **options: Any,
@@ -44,17 +46,24 @@ def run_suite(
         out: the folder of runs and records.
         shared: the folder that data are recorded from.
         workers: processes; as many as there are cores unless given.
+        together: train a method on several data sets in one program where that is possible.
         seed: the first random seed.
         tell: a callback for progress.
-        options: data, methods, seeds, stitch_seeds, steps, preset, transitions and episodes, as of the command.
+        options: options of the command, such as `data`, `seeds` and `steps`.
     """
     grid = make_grid(suite, seed, **options)
     open_folder(Path(out), grid)
-    return run_local(Path(out), Path(shared), grid, grid.cells, workers, tell)
+    return run_local(Path(out), Path(shared), grid, grid.cells, workers, tell, together)
 
 
 def run_local(
-    out: Path, shared: Path, grid: Grid, cells: Sequence[Cell], workers: int | None = None, tell: Tell = silent
+    out: Path,
+    shared: Path,
+    grid: Grid,
+    cells: Sequence[Cell],
+    workers: int | None = None,
+    tell: Tell = silent,
+    together: bool = False,
 ) -> Failures:
     """Run the cells that have no record yet; one that fails does not stop the others.
 
@@ -68,10 +77,10 @@ def run_local(
     """
 
     def run(left: list[Cell]) -> Ended:
-        count = min(len(left), _cores() if workers is None else workers)
-        if count < 2:
-            return _one_by_one(out, shared, grid, left)
-        return _side_by_side(out, shared, grid, left, count)
+        jobs = plan_jobs(left, together)
+        count = min(len(jobs), _cores() if workers is None else workers)
+        work = _one_by_one if count < 2 else partial(_side_by_side, workers=count)
+        return work(out, shared, grid, jobs)
 
     return run_missing(out, shared, cells, run, tell)
 
@@ -101,44 +110,104 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one_by_one(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> Ended:
+class Job(NamedTuple):
+    """What one process does: run a cell, or something before that from which several cells profit."""
+
+    part: Literal["record", "make", "train", "run"]
+    cells: tuple[Cell, ...]
+
+
+_PARTS = ("record", "make", "train", "run")
+_ALIKE = {"halfcheetah": "walker2d"}  # states and actions have as many dimensions
+
+
+def plan_jobs(cells: Sequence[Cell], together: bool) -> list[Job]:
+    """Return the jobs of cells: only to run each, or to train those of a method in one program before that."""
+    runs = [Job("run", (cell,)) for cell in cells]
+    groups = [group for group in _grouped(cells, _program) if together and len(group) > 1]
+    joined = [cell for group in groups for cell in group]
+    return [
+        *(Job("record", group) for group in _grouped(joined, lambda cell: cell.data)),
+        *(Job("make", group) for group in _grouped(joined, made_for)),
+        *(Job("train", group) for group in groups),
+        *runs,
+    ]
+
+
+def _program(cell: Cell) -> Hashable:
+    """Return what cells have in common that can be trained in one program; None if a cell cannot be."""
+    if cell.recipe.method is None or not defaults(cell.recipe.method).joins:
+        return None
+    env = cell.data.partition("-")[0]
+    return cell.method, cell.stitch_seed, _ALIKE.get(env, env)
+
+
+def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tuple[Cell, ...]]:
+    """Return the cells by what they have in common, those that have nothing left out."""
+    found: dict[Hashable, list[Cell]] = {}
     for cell in cells:
-        yield cell, _attempt(out, shared, grid, cell)
+        if common := key(cell):
+            found.setdefault(common, []).append(cell)
+    return [tuple(group) for group in found.values()]
 
 
-def _side_by_side(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell], workers: int) -> Ended:
-    """Run every cell in a process of its own, which shares a GPU with the others if there is one.
+def _is_ready(job: Job, unfinished: Sequence[Job]) -> bool:
+    """Whether nothing is unfinished that a job's cells need: earlier parts, and the policies they learn from."""
+    teachers = {cell.teacher for cell in job.cells if job.part != "record"}
+    return not any(
+        (_PARTS.index(other.part) < _PARTS.index(job.part) and {*job.cells} & {*other.cells})
+        or (other.part == "run" and teachers & {*other.cells})
+        for other in unfinished
+    )
 
-    A process that the system kills takes its own cell with it and no other.
+
+def _one_by_one(out: Path, shared: Path, grid: Grid, jobs: Sequence[Job]) -> Ended:
+    waiting = list(jobs)
+    while waiting:
+        job = next(job for job in waiting if _is_ready(job, waiting))
+        why = _attempt(out, shared, grid, job)
+        waiting.remove(job)
+        if job.part == "run":
+            yield job.cells[0], why
+
+
+def _side_by_side(out: Path, shared: Path, grid: Grid, jobs: Sequence[Job], workers: int) -> Ended:
+    """Do every job in a process of its own, which shares a GPU with the others if there is one.
+
+    A process that the system kills takes its own cells with it and no other.
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     context = multiprocessing.get_context("spawn")
-    waiting = deque(cells)
-    running: dict[Any, tuple[SpawnProcess, Cell]] = {}  # by what says that the process has ended
+    waiting = list(jobs)
+    running: dict[Any, tuple[SpawnProcess, Job]] = {}  # by what says that the process has ended
     try:
         while waiting or running:
-            while waiting and len(running) < workers:
-                cell = waiting.popleft()
-                failure_path(out, cell).unlink(missing_ok=True)
-                process = context.Process(target=_in_process, args=(out, shared, grid, cell))
+            unfinished = [*waiting, *(job for _, job in running.values())]
+            for job in [job for job in waiting if _is_ready(job, unfinished)][: workers - len(running)]:
+                waiting.remove(job)
+                if job.part == "run":
+                    failure_path(out, job.cells[0]).unlink(missing_ok=True)
+                process = context.Process(target=_in_process, args=(out, shared, grid, job))
                 process.start()
-                running[process.sentinel] = process, cell
+                running[process.sentinel] = process, job
             for sentinel in wait(list(running)):
-                process, cell = running.pop(sentinel)
+                process, job = running.pop(sentinel)
                 process.join()
-                yield cell, _outcome(out, cell, process.exitcode)
+                if job.part == "run":
+                    yield job.cells[0], _outcome(out, job.cells[0], process.exitcode)
     finally:
         for process, _ in running.values():
             process.terminate()
             process.join()
 
 
-def _in_process(out: Path, shared: Path, grid: Grid, cell: Cell) -> None:
-    """Run a cell in a process of its own, which ends with the process that started it."""
+def _in_process(out: Path, shared: Path, grid: Grid, job: Job) -> None:
+    """Do a job in a process of its own, which ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the keyboard stops the parent, which ends this one
     Thread(target=_end_with_parent, daemon=True).start()
-    if (why := _attempt(out, shared, grid, cell)) is not None:
-        write_text(failure_path(out, cell), f"{why}\n")
+    why = _attempt(out, shared, grid, job)
+    if why is not None and job.part == "run":
+        write_text(failure_path(out, job.cells[0]), f"{why}\n")
 
 
 def _end_with_parent() -> None:
@@ -158,11 +227,18 @@ def _outcome(out: Path, cell: Cell, code: int | None) -> str | None:
     return f"its process ended with code {code}; run it again, with fewer --workers if memory was short"
 
 
-def _attempt(out: Path, shared: Path, grid: Grid, cell: Cell) -> str | None:
-    """Run a cell and return None, or a sentence that says why it failed."""
-    from trajstitch.bench.cells import run_cell
+def _attempt(out: Path, shared: Path, grid: Grid, job: Job) -> str | None:
+    """Do a job and return None, or a sentence that says why it failed; cells are run on their own too."""
+    from trajstitch.bench.cells import load_or_make, make_sources, run_cell, train_cells
 
-    return explained(lambda: run_cell(out, shared, grid, cell))
+    first = job.cells[0]
+    make: dict[str, Callable[[], Any]] = {
+        "record": lambda: load_or_make(out, shared, grid, first.data),
+        "make": lambda: make_sources(out, shared, grid, first),
+        "train": lambda: train_cells(out, shared, grid, job.cells),
+        "run": lambda: run_cell(out, shared, grid, first),
+    }
+    return explained(make[job.part])
 
 
 def explained(make: Callable[[], Any]) -> str | None:

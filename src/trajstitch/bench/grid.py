@@ -5,6 +5,7 @@ data/DATA/data.traj              the data set
 data/DATA/expert.{npz,traj}      the expert that clones of expert-fraction are compared with, and episodes of it
 data/DATA/PLANNER.sK/            the data stitched with seed K, a run directory of improve; with another reward
                                  model PLANNER-MODEL.sK/
+data/DATA/TEACHER/               what the policies of a method do in every recorded state, a run of improve too
 data/DATA/weigh/                 a run directory of weigh; PLANNER.sK.weigh/ of stitched data
 runs/DATA/METHOD[.sK]/           a run directory of train, or of a reward model
 records/DATA/METHOD[.sK].json    the record of a finished cell
@@ -45,6 +46,11 @@ class Cell:
         return RECIPES[self.method]
 
     @property
+    def teacher(self) -> Cell | None:
+        """The cell whose policies it distils."""
+        return None if self.recipe.teacher is None else Cell(self.data, self.recipe.teacher)
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The data sets that it is run on: its own, and those on which a reward model is tried."""
         return (self.data, *(REWARD_DATA[self.data] if self.recipe.method is None else ()))
@@ -79,7 +85,7 @@ class Grid:
                 raise unknown("method", name, RECIPES)
         if self.preset not in PRESET:
             raise unknown("preset", self.preset, PRESET)
-        for name in ("stitch_seeds", "seeds", "transitions", "episodes", "steps"):
+        for name in ("stitch_seeds", "seeds", "transitions", "episodes", "checkpoints", "steps"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {number}")
         if not self.cells:
@@ -92,12 +98,12 @@ class Grid:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All cells: those that stitch come last, and neighbours are of different data sets where possible.
+        """All cells: those whose data are made first come last, and neighbours are of different data sets.
 
         So processes that work side by side seldom wait for the same data.
         """
         found = []
-        for method in sorted(self.methods, key=lambda name: RECIPES[name].planner is not None):
+        for method in sorted(self.methods, key=lambda name: bool(RECIPES[name].planner or RECIPES[name].teacher)):
             seeds = [None] if RECIPES[method].planner is None else range(self.seed, self.seed + self.stitch_seeds)
             found += [Cell(name, method, seed) for seed in seeds for name in self.data if runs_on(method, name)]
         return found
@@ -151,6 +157,32 @@ def stored_grid(out: Path) -> Grid:
         stored = json.loads(file.read_text())
         sequences = {name: tuple(stored[name]) for name in ("data", "methods")}
         return Grid(**{**stored, **sequences})
+
+
+def stitched_folder(cell: Cell) -> str | None:
+    """Return the folder of a cell's stitched data, which other cells may share; None if it stitches none."""
+    recipe = cell.recipe
+    if recipe.planner is None:
+        return None
+    model = f"-{recipe.reward}" if recipe.reward else ""
+    return f"data/{cell.data}/{recipe.planner}{model}.s{cell.stitch_seed}"
+
+
+def distilled_folder(cell: Cell) -> str | None:
+    """Return the folder of what a cell's teacher does in every recorded state; None if that is not cloned."""
+    return None if cell.teacher is None or cell.recipe.guide else f"data/{cell.teacher.name}"
+
+
+def critics_folder(cell: Cell) -> str | None:
+    """Return the folder of the critics that weigh a cell's data; None if none do."""
+    if not cell.recipe.weigh:
+        return None
+    return f"{stitched}.weigh" if (stitched := stitched_folder(cell)) else f"data/{cell.data}/weigh"
+
+
+def made_for(cell: Cell) -> tuple[str, ...]:
+    """Return the folders of what is made for a cell out of its data set."""
+    return tuple(one for find in (stitched_folder, distilled_folder, critics_folder) if (one := find(cell)))
 
 
 def record_path(out: Path, cell: Cell) -> Path:

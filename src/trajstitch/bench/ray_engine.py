@@ -1,6 +1,6 @@
 """Ray engine: the cells of a grid as tasks of a Ray cluster, whose nodes need not share a file system.
 
-    data set (made here) ──► stitched data (a task) ──► cell (a task) ──► DIR (written here)
+    data set (made here) ──► stitched data, or a teacher (a task) ──► cell (a task) ──► DIR (written here)
 
 A task is handed the files it needs, works in a folder of its own that is laid out like DIR, and hands back the
 files that it made. Files that several tasks need are put into Ray's object store once. What a task hands back is
@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.bench.cells import load_or_make, make_stitched, run_cell, stitched_folder
+from trajstitch.bench.cells import load_or_make, make_stitched, run_cell
 from trajstitch.bench.datasets import STORED
 from trajstitch.bench.engine import Ended, Failures, explained, failed, run_missing
-from trajstitch.bench.grid import Cell, Grid, failure_path
+from trajstitch.bench.grid import Cell, Grid, failure_path, record_path, stitched_folder
 from trajstitch.cluster import connected
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
@@ -75,6 +75,11 @@ class _Job(NamedTuple):
     stitches: bool = False
     attempt: int = 1
 
+    @property
+    def makes(self) -> str:
+        """The folder that others may wait for."""
+        return str(stitched_folder(self.cell)) if self.stitches else f"runs/{self.cell.name}"
+
 
 class _Scheduler:
     """Starts tasks, and writes what they hand back to DIR."""
@@ -82,13 +87,15 @@ class _Scheduler:
     def __init__(self, ray: Any, out: Path, shared: Path, grid: Grid, cluster: Cluster) -> None:
         self.ray, self.out, self.shared, self.grid, self.cluster = ray, out, shared, grid, cluster
         self.todo: deque[_Job] = deque()
-        self.held: defaultdict[str, list[Cell]] = defaultdict(list)  # cells by the stitched data they wait for
+        self.held: defaultdict[str, list[Cell]] = defaultdict(list)  # cells by the folder they wait for
+        self.asked: set[Cell] = set()
         self.running: dict[Any, _Job] = {}  # by the reference of the task's result
         self.put: dict[str, Any] = {}  # reference of the files of each folder that tasks share
         self.task = ray.remote(max_retries=0, scheduling_strategy="SPREAD")(_work)
 
     def run(self, cells: list[Cell]) -> Ended:
         """Yield each cell when it has ended, and why it failed if it did."""
+        self.asked = set(cells)
         for cell in cells:
             self._enqueue(cell)
         try:
@@ -106,14 +113,23 @@ class _Scheduler:
                 self.ray.cancel(reference, force=True)
 
     def _enqueue(self, cell: Cell) -> None:
-        """Let a cell be run, after the data that it shares with others are stitched."""
-        folder = stitched_folder(cell)
-        if folder is None or (self.out / folder / "report.html").exists():
+        """Let a cell be run, after the data that it shares with others are stitched, or its teacher is trained."""
+        first = self._first(cell)
+        if first is None:
             self.todo.append(_Job(cell))
             return
-        if folder not in self.held:
-            self.todo.append(_Job(cell, stitches=True))
-        self.held[folder].append(cell)
+        if first.makes not in self.held and (first.stitches or first.cell not in self.asked):
+            self.todo.append(first)
+        self.held[first.makes].append(cell)
+
+    def _first(self, cell: Cell) -> _Job | None:
+        """Return the job that has to be done before a cell, or None."""
+        folder = stitched_folder(cell)
+        if folder is not None and not (self.out / folder / "report.html").exists():
+            return _Job(cell, stitches=True)
+        if cell.teacher is not None and not record_path(self.out, cell.teacher).exists():
+            return _Job(cell.teacher)
+        return None
 
     def _start(self, job: _Job) -> Ended:
         """Start a task; a cell whose data cannot be made, or that fits on no node, has ended."""
@@ -134,6 +150,8 @@ class _Scheduler:
             given.append(pack(self.out, str(folder)))  # what an earlier call left
         else:
             given += [self._shared(folder)] if folder else []
+            if (teacher := cell.teacher) is not None:
+                given += [self._shared(f"runs/{teacher.name}"), self._shared(f"records/{teacher.name}.json")]
             given.append(pack(self.out, f"runs/{cell.name}"))
         task = self.task.options(name=f"{'stitch' if job.stitches else 'cell'} {cell.name}", **options)
         self.running[task.remote(__version__, self.grid, cell, job.stitches, *given)] = job
@@ -156,14 +174,16 @@ class _Scheduler:
         unpack(files, self.out)
         if why is not None:
             yield from self._failed(job, why)
-        elif not job.stitches:
-            yield job.cell, None
         else:
-            self.todo.extend(_Job(cell) for cell in self.held.pop(str(stitched_folder(job.cell))))
+            if job.cell in self.asked and not job.stitches:
+                yield job.cell, None
+            self.todo.extend(_Job(cell) for cell in self.held.pop(job.makes, ()))
 
     def _failed(self, job: _Job, why: str) -> Ended:
-        cells = self.held.pop(str(stitched_folder(job.cell))) if job.stitches else [job.cell]
-        yield from ((cell, why) for cell in cells)
+        """Yield the cells that fail with a job: its own, and those that wait for what it makes."""
+        if job.cell in self.asked and not job.stitches:
+            yield job.cell, why
+        yield from ((cell, why) for cell in self.held.pop(job.makes, ()))
 
     def _shared(self, folder: str) -> Any:
         """Return the reference of a folder's files (none if it does not exist), which are put once."""
@@ -200,9 +220,7 @@ def _work(version: str, grid: Grid, cell: Cell, stitches: bool, *given: Files) -
         out = Path(folder)
         for files in given:
             unpack(files, out)
-        before = {unit(name) for files in given for name in files if name.startswith("data/")}
-        if stitches:
-            before.discard(str(stitched_folder(cell)))
+        before = {unit(name) for files in given for name in files} - {_Job(cell, stitches).makes}
         why = explained(partial(make_stitched if stitches else run_cell, out, out, grid, cell))
         return why, {name: content for name, content in pack(out).items() if unit(name) not in before}
 

@@ -50,12 +50,16 @@ class Bench(Command):
     """Transitions to record per data set, where data are recorded; unless given, the suite's."""
     episodes: MaybeInt = None
     """Evaluation episodes per policy and checkpoint; unless given, the suite's."""
+    checkpoints: MaybeInt = None
+    """Policies that are scored on the way, the last one included; unless given, the suite's."""
     shared: str = "shared"
     """Folder with policies/ and replay/, for data sets that are not in the cache of D4RL's files."""
     engine: str = "local"
     """local: processes of this machine. ray: a Ray cluster. slurm: only print the script of an array job."""
     workers: MaybeInt = None
     """Cells side by side; unless given, one per core, or all that a cluster has room for."""
+    together: bool = False
+    """Train a method on several data sets in one program where that is possible: several times faster on a GPU."""
     address: MaybeStr = None
     """Of a Ray cluster, such as HOST:6379, or local: on this machine; unless given, RAY_ADDRESS, or else local."""
     cell_cpus: float = 1
@@ -77,6 +81,8 @@ class Bench(Command):
             raise unknown("engine", self.engine, _ENGINES)
         if self.engine != "ray" and self.address:
             raise InputError("--address is that of a Ray cluster; give --engine ray too")
+        if self.engine != "local" and self.together:
+            raise InputError("--together shares one program, so it needs --engine local")
         if self.workers is not None and self.workers < 1:
             raise InputError(f"--workers must be at least 1, not {self.workers}")
         grid, out = self._grid(), Path(self.out)
@@ -105,7 +111,7 @@ class Bench(Command):
         from trajstitch.bench.engine import run_local
 
         if self.engine == "local":
-            return run_local(out, Path(self.shared), grid, cells, self.workers, tell)
+            return run_local(out, Path(self.shared), grid, cells, self.workers, tell, self.together)
         from trajstitch.bench.ray_engine import Cluster, run_ray
 
         cluster = Cluster(self.address, self.workers, self.cell_cpus, self.cell_gpus)
@@ -125,6 +131,7 @@ class Bench(Command):
             preset=self.preset,
             transitions=self.transitions,
             episodes=self.episodes,
+            checkpoints=self.checkpoints,
         )
 
     def _cells(self, grid: Grid) -> list[Cell]:
@@ -145,7 +152,7 @@ class Bench(Command):
         """Return the options that decide what a cell is, as they were given."""
         words = []
         names = ("out", "data", "methods", "seeds", "stitch_seeds", "steps", "preset", "transitions", "episodes")
-        for name in (*names, "shared", "seed"):
+        for name in (*names, "checkpoints", "shared", "seed"):
             if (value := getattr(self, name)) not in (None, ()):
                 values = value if isinstance(value, tuple) else (value,)
                 words += [f"--{name.replace('_', '-')}", *map(str, values)]

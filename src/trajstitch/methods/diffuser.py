@@ -85,6 +85,11 @@ class Diffuser(Sampling, Method):
         """The settings that the planner needs."""
         return Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
 
+    @property
+    def joins(self) -> bool:
+        """See `Method.joins`: windows are cut from arrays that batches are not drawn from."""
+        return False
+
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Raise InputError where all rewards are 0, or where no trajectory has two steps to plan over."""
         super().check(data, improved)

@@ -22,6 +22,17 @@ _Rule = TypeVar("_Rule")
 class Method(Learner):
     """Interface of all methods; a method's settings are the fields of its subclass."""
 
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Settings that are part of the model, so that members of one training run may differ in them."""
+        return ()
+
+    @property
+    def joins(self) -> bool:
+        """Whether it can learn from several data sets in one program: in one stage, from rows of arrays alone."""
+        kind = type(self)
+        return kind.stages is Method.stages and kind.prepare is Method.prepare
+
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Raise InputError where the method cannot learn from these data, before any work is done."""
         if improved is not None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
+from trajstitch.checks import check_choice
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.methods.td3 import TD3, ActorCritic, Batch
@@ -32,12 +34,33 @@ class ReBRAC(TD3):
     actor_penalty: float = 0.01  # Weight of cloning in the actor's loss, where Q is divided by its mean size.
     critic_penalty: float = 0.01  # Weight of cloning in the critic's targets, in units of the rewards.
     depth: int = 3  # Hidden layers.
+    # cosine: the learning rates of actor and critic fall to 0; constant: as published.
+    schedule: Literal["constant", "cosine"] = "constant"
     fit: Fit = Fit(steps=1_000_000, batch=1024, rate=1e-3)  # Training schedule.
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice(self, "schedule", "constant", "cosine")
         if self.actor_penalty < 0 or self.critic_penalty < 0:
             raise InputError("actor_penalty and critic_penalty must not be below 0")
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """See `Method.carried`."""
+        return "actor_penalty", "critic_penalty"
+
+    def optimiser(self) -> optax.GradientTransformation:
+        """Return the critic's Adam."""
+        return self._adam(self.fit.steps)
+
+    def actor_optimiser(self) -> optax.GradientTransformation:
+        """Return the actor's Adam."""
+        return self._adam(self.fit.steps // self.delay)
+
+    def _adam(self, steps: int) -> optax.GradientTransformation:
+        if self.schedule == "constant":
+            return optax.adam(self.fit.rate)
+        return optax.adam(optax.cosine_decay_schedule(self.fit.rate, max(1, steps)))
 
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Raise InputError also where no step is followed by another."""

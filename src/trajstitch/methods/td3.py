@@ -14,6 +14,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from trajstitch.checks import check_sizes
@@ -54,9 +55,13 @@ class TD3(OfflineRL):
         actor, critic = self.nets(table, key, "tanh")
         return ActorCritic(actor, critic, actor, critic)
 
+    def actor_optimiser(self) -> optax.GradientTransformation:
+        """Return the actor's optimiser, which takes one step where the critic's takes `delay`."""
+        return self.optimiser()
+
     def begin(self, model: ActorCritic) -> Any:
         """Return Adam's initial state for the actor and for the critic."""
-        return {name: self.optimiser().init(getattr(model, name)) for name in ("actor", "critic")}
+        return {"actor": self.actor_optimiser().init(model.actor), "critic": self.optimiser().init(model.critic)}
 
     def loss(self, model: ActorCritic, row: Batch, key: Array) -> tuple[Array, Metrics]:
         """Compute the critic's loss of one transition; the actor's needs a whole batch (`actor_loss`)."""
@@ -109,7 +114,7 @@ class TD3(OfflineRL):
     def learn_actor(self, model: ActorCritic, opt_state: Any, batch: Batch) -> tuple[ActorCritic, Any, Metrics]:
         """Do one gradient step of the actor and move the targets."""
         loss = partial(self.actor_loss, model, batch)
-        actor, actor_state, metrics = gradient_step(loss, model.actor, opt_state["actor"], self.optimiser())
+        actor, actor_state, metrics = gradient_step(loss, model.actor, opt_state["actor"], self.actor_optimiser())
         model = replace(
             model,
             actor=actor,

@@ -20,6 +20,7 @@ IQL: Kostrikov et al. (2021). G is the generalised advantage of Schulman et al. 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +37,7 @@ from trajstitch.data import Dataset, Float, effective_steps, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.methods.actor_critic import Critic
 from trajstitch.methods.iql import StateValue, Values, advantage_of, check_returns, scaled_steps, value_losses
+from trajstitch.stitching.followed import ActAll, checked_actions
 from trajstitch.stitching.optimal import discounted_sums
 from trajstitch.training import loop
 from trajstitch.training.loop import Fit, Learner, Metrics, Table
@@ -180,10 +182,38 @@ def _advantages(model: Values, obs: Array, action: Array) -> Array:
 
 def weigh_by(data: Dataset, appraisal: Appraisal, config: Weigh) -> Dataset:
     """Return the data with the weights that follow from an appraisal."""
+    return _weighed(data, _score(data, appraisal, config), config)
+
+
+def weigh_towards(data: Dataset, act: ActAll, config: Weigh, appraisal: Appraisal | None = None) -> Dataset:
+    """Return the data with weights that lead a clone towards a policy: steps near its action count more.
+
+    Where the recorded actions of a place spread around the policy's, their weighted mean is close to it.
+    """
+    near = -distances(data, act)
+    return _weighed(data, near if appraisal is None else _score(data, appraisal, config) + _in_stds(near), config)
+
+
+def distances(data: Dataset, act: ActAll) -> NDArray[np.float64]:
+    """Compute |a - π(s)|² [N] of every step, in half-ranges of the action, for a policy that acts by `act`."""
+    rows = np.arange(0, data.transitions + _BLOCK, _BLOCK)
+    half = np.asarray(Range.of(data.action).half)
+    parts = []
+    for a, b in itertools.pairwise(np.minimum(rows, data.transitions)):
+        action = checked_actions(act(data.obs[data.row[a:b]]), (b - a, data.action_dim))
+        parts.append(np.sum(((data.action[a:b] - action) / half) ** 2, 1, dtype=np.float64))
+    return np.concatenate(parts)
+
+
+def _score(data: Dataset, appraisal: Appraisal, config: Weigh) -> NDArray[np.float64]:
     critics = appraisal.advantage.mean(0, dtype=np.float64)
     value = appraisal.value.astype(np.float64)
     whole = np.repeat(worths(data, value, config), data.length)
-    score = _in_stds(critics) + _in_stds(outcomes(data, value, config)) + _in_stds(whole)
+    return _in_stds(critics) + _in_stds(outcomes(data, value, config)) + _in_stds(whole)
+
+
+def _weighed(data: Dataset, score: NDArray[np.float64], config: Weigh) -> Dataset:
+    """Return the data with weights that grow with the score."""
     score = np.minimum(score - np.quantile(score, _CLIP), 0)
     if (temperature := config.temperature) is None:
         temperature = temperature_for(score, config.effective_share)

@@ -96,14 +96,20 @@ def every_state(finder: ReachFinder, act: ActAll, tell: Tell = silent) -> Rollou
     return Rollouts(data.row, states, action[:, None], reward[:, None], error[:, None], ones, none)
 
 
+def checked_actions(action: Any, shape: tuple[int, int]) -> Float:
+    """Return a policy's actions as an array; InputError unless they are finite and of this shape [B, A]."""
+    found = np.asarray(action, np.float32)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise InputError(
+            f"the policy gives actions of shape {found.shape}, not finite ones of {list(shape)}; give a policy of "
+            "the same environment"
+        )
+    return found
+
+
 def _policy_step(finder: ReachFinder, act: ActAll, obs: Float) -> tuple[Float, Float, Float, Float]:
     """Return the policy's actions [B, A] in these states, and what the world model says of them."""
-    action = np.asarray(act(obs), np.float32)
-    if action.shape != (len(obs), finder.data.action_dim) or not np.isfinite(action).all():
-        raise InputError(
-            f"the policy gives actions of shape {action.shape}, not finite ones of [{len(obs)}, "
-            f"{finder.data.action_dim}]; give a policy of the same environment"
-        )
+    action = checked_actions(act(obs), (len(obs), finder.data.action_dim))
     action = np.clip(action, *map(np.asarray, finder.box))
     return action, *predict_step(finder, obs, action)
 

@@ -2,8 +2,8 @@
 
 Steps run inside `lax.scan`, members under `vmap`, and the data stay on the device; the host only sees the result
 of each chunk of steps. Rows are drawn with replacement: all alike, or by the table's column `weight`. Which rows
-step t of a member draws depends only on the member's seed and t, so a run that is stopped and resumed, or cut into
-other chunks, ends with the same numbers (up to rounding where a chunk ends between `Learner.phases`).
+step t of a member draws depends only on the member's seed, its rows and t, so a run that is stopped and resumed,
+or cut into other chunks, ends with the same numbers (up to rounding where a chunk ends between `Learner.phases`).
 """
 
 from __future__ import annotations
@@ -158,13 +158,10 @@ def run(
     on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items() if name != WEIGHT}
     keys, steps = _keys(seeds), until or learner.fit.steps
     everything = range(next(len(column) for column in on_device.values() if isinstance(column, Array)))
-    draws: Array  # how members draw rows: their spans, or the shares of all rows
-    if WEIGHT not in table:
-        draws = jnp.array([(part.start, len(part)) for part in rows or [everything] * len(seeds)])
-    elif rows is None:
-        draws = jnp.asarray(_shares(table[WEIGHT]))
-    else:
-        raise InputError("members that learn from rows of their own cannot have weights; leave one of the two out")
+    spans = list(rows or [everything] * len(seeds))
+    draws = _Draws(jnp.array([(part.start, len(part)) for part in spans]))
+    if WEIGHT in table:
+        draws = _Draws(draws.span, *map(jnp.asarray, _aliases(table[WEIGHT], spans)))
     while (done := int(state.step)) < steps:
         counts, parts = [], []
         for first, end in _segments(done, min(done - done % every + every, steps), learner.refresh_interval):
@@ -248,29 +245,69 @@ def train_best(
     return (state.model if keep_last else best), history
 
 
-def _shares(weight: NDArray[Any]) -> NDArray[np.uint32]:
-    """Divide the numbers below 2³¹ among the rows by weight; row r has those from entry r-1 to below entry r."""
-    end = np.cumsum(weight, dtype=np.float64)
-    if not (np.min(weight) >= 0 and np.isfinite(end[-1]) and end[-1] > 0):
+class _Draws(NamedTuple):
+    """How members draw rows: evenly from a span, or by weight, where rows hand part of their draws to others."""
+
+    span: Array  # [P, 2]: first row and number of rows
+    keep: Array | None = None  # [rows]: the share of a row's even draws that it keeps
+    alias: Array | None = None  # [rows]: the row that gets the others
+
+    def rows(self, span: Array, key: Array, count: int) -> Array:
+        """Draw this many rows of one member's span."""
+        if self.keep is None or self.alias is None:
+            return span[0] + jax.random.randint(key, (count,), 0, span[1])
+        row_key, keep_key = jax.random.split(key)
+        row = span[0] + jax.random.randint(row_key, (count,), 0, span[1])
+        return jnp.where(jax.random.uniform(keep_key, (count,)) < self.keep[row], row, self.alias[row])
+
+
+def _aliases(weight: NDArray[Any], spans: Sequence[range]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Return `_Draws.keep` and `alias` for these weights, which count within each span."""
+    keep, alias = np.ones(len(weight), np.float32), np.arange(len(weight), dtype=np.int32)
+    for span in set(spans):
+        part = slice(span.start, span.stop)
+        keep[part], alias[part] = _alias(np.asarray(weight[part], np.float64))
+        alias[part] += span.start
+    return keep, alias
+
+
+def _alias(weight: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the share of its even draws that each row keeps, and the row that gets the others.
+
+    Walker's alias method. Light rows, below the mean weight, lack what heavy ones have beyond it. Laid end to end,
+
+        lack    |  light 0  |   light 1   | light 2 |
+        excess  | heavy 0 |    heavy 1    | heavy 2 |
+
+    a light row hands its lack to the heavy one at its begin, and that what reaches beyond its end to the next.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        share = weight / np.mean(weight)
+    if not (np.isfinite(share).all() and np.min(share) >= 0):
         raise InputError("weights must be finite and not negative, and not all 0")
-    return np.rint(end / end[-1] * 2.0**31).astype(np.uint32)
+    keep, alias = np.ones(len(share)), np.arange(len(share))
+    light, heavy = np.flatnonzero(share < 1), np.flatnonzero(share >= 1)
+    lack, excess = np.cumsum(1 - share[light]), np.cumsum(share[heavy] - 1)
+    begin = np.concatenate([[0.0], lack])[:-1]
+    keep[light] = share[light]
+    alias[light] = heavy[np.minimum(np.searchsorted(excess, begin, side="right"), len(heavy) - 1)]
+    if len(light):  # up to where the last lack that begins over a heavy row reaches
+        last = np.searchsorted(begin, excess[:-1], side="left") - 1
+        reach = np.where(last >= 0, lack[last], 0.0)
+        keep[heavy[:-1]] = 1 - np.clip(reach - excess[:-1], 0, 1)
+        alias[heavy[:-1]] = heavy[1:]
+    return keep, alias
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _chunk(
-    learner: Learner, count: int, first: int, state: State, table: Table, keys: Array, draws: Array
+    learner: Learner, count: int, first: int, state: State, table: Table, keys: Array, draws: _Draws
 ) -> tuple[State, Metrics]:
-    weighted = draws.ndim == 1
-
     def member(
-        phase: int, step: Array, model: Any, opt_state: Any, key: Array, draw: Array
+        phase: int, step: Array, model: Any, opt_state: Any, key: Array, span: Array
     ) -> tuple[Any, Any, Metrics]:
         row_key, loss_key = jax.random.split(jax.random.fold_in(key, step))
-        if weighted:
-            number = jax.random.bits(row_key, (learner.fit.batch,), jnp.uint32) >> 1
-            index = jnp.searchsorted(draw, number, side="right", method="scan_unrolled")
-        else:
-            index = draw[0] + jax.random.randint(row_key, (learner.fit.batch,), 0, draw[1])
+        index = draws.rows(span, row_key, learner.fit.batch)
         batch = {name: c[index] if isinstance(c, Array) else c for name, c in table.items()}
         return learner.step(model, opt_state, batch, loss_key, phase)
 
@@ -278,9 +315,9 @@ def _chunk(
         """Do one step of each phase in `order`; return each metric [P] of the steps that have it."""
         found: dict[str, list[Array]] = {}
         for phase in order:
-            model, opt_state, metrics = eqx.filter_vmap(
-                partial(member, phase, carry.step), in_axes=(0, 0, 0, None if weighted else 0)
-            )(carry.model, carry.opt_state, keys, draws)
+            model, opt_state, metrics = eqx.filter_vmap(partial(member, phase, carry.step))(
+                carry.model, carry.opt_state, keys, draws.span
+            )
             carry = State(model, opt_state, carry.step + 1)
             for name, value in metrics.items():
                 found.setdefault(name, []).append(value)

@@ -1,0 +1,92 @@
+"""Several data sets in one training run: each run ends as if it had been trained alone."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from trajstitch.errors import InputError
+from trajstitch.jobs import train as training
+from trajstitch.jobs.run_dir import Run
+from trajstitch.jobs.train import train_run, train_together
+from trajstitch.methods import METHODS, defaults
+from trajstitch.policies.policy_files import load_policy
+from worlds import random_dataset
+
+SMALL = {"steps": 12, "batch": 8, "width": 8}
+REBRAC = [{**SMALL, "depth": 1, "actor_penalty": size, "critic_penalty": size / 2} for size in (0.01, 2.0)]
+EVERY = 4
+
+
+def small(seed):
+    return random_dataset(seed=seed, lengths=(5, 9, 8, 3 + seed), obs_dim=4, action_dim=2)
+
+
+SETS = [small(0), small(1)]
+
+
+def together(folder, method, settings, sets=SETS, **options):
+    outs = [folder / f"{i}" for i in range(len(sets))]
+    train_together(method, sets, outs, settings, seeds=2, every=EVERY, **options)
+    return outs
+
+
+@pytest.mark.parametrize(("method", "settings"), [("bc", [SMALL, SMALL]), ("rebrac", REBRAC)])
+def test_runs_are_those_of_training_alone(method, settings, tmp_path, monkeypatch):
+    outs = together(tmp_path / "together", method, settings)
+    for data, out, own in zip(SETS, outs, settings, strict=True):
+        alone, _ = train_run(method, data, tmp_path / "alone" / out.name, seeds=2, every=EVERY, **own)
+        assert json.loads((out / "config.json").read_text()) == json.loads(
+            (alone.path / "config.json").read_text()
+        )
+        for name in ("policy.npz", "checkpoints/000000004.npz"):
+            ours, theirs = (jax.tree.leaves(load_policy(place / name)) for place in (out, alone.path))
+            for one, other in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+        ours, theirs = (Run.existing(place).metrics() for place in (out, alone.path))
+        assert [entry["step"] for entry in ours] == [4, 8, 12]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.keys() == other.keys()
+            np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-3)
+    monkeypatch.setattr(training, "_train", lambda *_: pytest.fail("trained again"))
+    train_run(method, SETS[1], outs[1], seeds=2, every=EVERY, **settings[1])
+
+
+def test_what_was_killed_goes_on_where_each_run_was(tmp_path, monkeypatch):
+    whole = together(tmp_path / "whole", "bc", [SMALL, SMALL])
+    written, write = [], training._checkpoint
+
+    def killed_between_two_runs(run, *arguments):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(run.path.name)
+        write(run, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_checkpoint", killed_between_two_runs)
+        with pytest.raises(KeyboardInterrupt):
+            together(tmp_path / "killed", "bc", [SMALL, SMALL])
+    assert written == ["0", "1", "0"]  # the first is one checkpoint ahead
+    told = []
+    killed = together(tmp_path / "killed", "bc", [SMALL, SMALL], tell=lambda *words: told.append(words[:2]))
+    assert told == [(8, 12), (12, 12), (12, 12)]
+    for one, other in zip(killed, whole, strict=True):
+        assert Run.existing(one).metrics()[-1]["step"] == 12
+        for ours, theirs in zip(
+            *(jax.tree.leaves(load_policy(p / "policy.npz")) for p in (one, other)), strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+        assert not (one / "state.npz").exists()
+
+
+def test_what_cannot_be_trained_in_one_program_is_refused(tmp_path):
+    joined = {name for name in METHODS if defaults(name).joins}
+    assert joined == {"bc", "percent-bc", "gaussian-bc", "iql", "td3bc", "rebrac", "cql", "mbop"}
+    with pytest.raises(
+        InputError, match="MOReL cannot learn from several data sets at once; train on each by a call"
+    ):
+        together(tmp_path, "morel", [{}, {}])
+    with pytest.raises(InputError, match="data sets that are trained on together need the same settings"):
+        together(tmp_path, "bc", [SMALL, {**SMALL, "width": 16}])
+    assert not list(tmp_path.iterdir())
