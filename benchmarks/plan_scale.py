@@ -34,7 +34,7 @@ from trajstitch.evaluation.walker import walk
 from trajstitch.formats import load
 from trajstitch.models.dynamics import Dynamics, DynamicsConfig, train_dynamics
 from trajstitch.models.world_model import train_action_dynamics
-from trajstitch.stitching.edges import Reachable
+from trajstitch.stitching.edges import Reachable, Trials
 from trajstitch.stitching.graph import EdgeFinder, Graph, GraphConfig
 from trajstitch.stitching.optimal import Neighbourhood, OptimalConfig, Plan, Problem, cover, follow, solve
 from trajstitch.stitching.presets import PRESETS
@@ -98,14 +98,18 @@ def measure_graph(name: str, transitions: int, steps: int | None, tolerance: flo
     net = stages.time("reachable net", lambda: finder.net)
     stages.time("reachable neighbours", lambda: finder.near)
     few = data.row[:4096]
-    finder.extend(finder.empty(), few, few + 1)  # compiles
-    graph = stages.time("reachable edges", lambda: finder.extend(finder.empty(), data.row, data.row + 1))
+    finder.aim(few, finder.net[np.arange(len(few)) % len(finder.net)])  # compiles, as the next
+    finder.extend(finder.empty(), few, few + 1, tried=False)
+    graph = stages.time(
+        "reachable edges", lambda: finder.extend(finder.empty(), data.row, data.row + 1, tried=False)
+    )
     end = np.zeros(len(data.obs))
     discount = OptimalConfig().discount
     end[data.last_row[~data.terminal]] = data.reward.mean() / (1 - discount)  # as if it went on as usual
     error = graph.epsilon - graph.margin
     problem = Problem(graph, data.reward, graph.reward, error, end)
-    plan = stages.time("plan", lambda: solve(problem, OptimalConfig(), Reachable(finder).neighbourhood))
+    around, trials = Reachable(finder).neighbourhood, Trials(finder, graph)
+    plan = stages.time("plan", lambda: solve(problem, OptimalConfig(), around, judge=trials.judge))
     measure_walks(stages, graph, plan, data.row[data.start[:-1]], len(data.obs))
     paper_stages = ["plausible neighbours", "plausible edges"]
     ours = ["reachable setup", "reachable net", "reachable neighbours", "reachable edges", "plan"]
@@ -118,6 +122,7 @@ def measure_graph(name: str, transitions: int, steps: int | None, tolerance: flo
         "candidates_per_state": graph.candidates / data.transitions,
         "edges_per_state": len(graph.landing) / data.transitions,
         "rounds": plan.rounds,
+        "tried_per_state": plan.tried / data.transitions,
         "stages": stages.found,
         "ratio": stages.ratio(ours, paper_stages, "seconds"),
         "ratio_of_core_seconds": stages.ratio(ours, paper_stages, "core_seconds"),

@@ -17,6 +17,7 @@ from trajstitch.models.value import ValueConfig
 from trajstitch.stitching import improve as stitch
 from trajstitch.stitching import reach
 from trajstitch.stitching.current import accept
+from trajstitch.stitching.edges import Reachable, Trials
 from trajstitch.stitching.graph import GraphConfig
 from trajstitch.stitching.improve import Improve, Models, improve, time_limit
 from trajstitch.stitching.optimal import OptimalConfig
@@ -154,6 +155,50 @@ def test_the_value_that_is_planned_is_the_one_that_is_walked(composed):
     walked = [(0.99 ** np.arange(len(one)) * one.reward).sum() for one in result.dataset]
     # A trajectory that was as good before is kept, so it may be less than planned by the tolerance.
     assert result.graph["planned_value"] == pytest.approx(np.mean(walked), rel=1e-3)
+
+
+def test_only_what_the_plan_takes_is_tried(composed):
+    """Where the world is linear, it is the plan of the graph whose edges are all tried."""
+    data, result = composed
+    assert 0 < result.graph["tried"] < result.graph["edges"] / 3
+
+    def all_tried(self, graph, source, target, tell):
+        return self.finder.extend(graph, source, target, tell)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reachable, "promise", all_tried)
+        eager = improve(data, COMPOSE, models=OWN)
+    assert result.graph["planned_value"] == pytest.approx(eager.graph["planned_value"], rel=1e-3)
+    assert result.dataset.terminal.all() == eager.dataset.terminal.all()
+    np.testing.assert_allclose(result.dataset.returns, eager.dataset.returns, atol=1.01)
+
+
+class Bounded(Point):
+    """Who pushes hard to a side stays; around most recorded actions the world is linear and does not show it."""
+
+    def steps(self, obs, action):
+        action = np.asarray(action)
+        return super().steps(obs, np.where(np.abs(action[:, 1:]) < 0.4, action, 0))
+
+
+def test_what_is_promised_and_not_found_is_not_taken(monkeypatch):
+    found = []
+
+    def watched(self, pair, edge):
+        reward, error = judge(self, pair, edge)
+        found.append(error < self.finder.tolerance)
+        np.testing.assert_array_equal(np.isfinite(reward), found[-1])
+        return reward, error
+
+    judge = Trials.judge
+    monkeypatch.setattr(Trials, "judge", watched)
+    data = relay(env_horizon=60)
+    result = improve(data, COMPOSE, models=dataclasses.replace(OWN, world=Bounded()))
+    assert not np.concatenate(found).all()
+    stitched = result.seams.stitched
+    assert stitched.sum() > 20
+    assert (result.seams.landing_error[stitched] < result.graph["epsilon"]).all()
+    assert (np.abs(result.dataset.action[stitched, 1]) < 0.4).all()
 
 
 @pytest.mark.parametrize(("learned", "least"), [(0.0, -100.0), (-500.0, -500.0)])

@@ -17,7 +17,7 @@ from trajstitch.stitching.current import (
     accept,
     ends_of,
     just_make,
-    make_pairs,
+    pairs_of,
     step_number,
     to_dataset,
 )
@@ -49,11 +49,9 @@ def data_of(*rewards, terminal=()):
 class HandMade:
     """Steps with reward 1, action 7 and landing error 0.25; further pairs have no edges."""
 
-    def make(self, source, landing, key):
-        count = len(source)
-        return Steps(
-            np.full((count, 1), 7, np.float32), np.ones(count, np.float32), np.full(count, 0.25, np.float32)
-        )
+    def make(self, graph, pair, edge, key):
+        ones = np.ones(len(edge), np.float32)
+        return Steps(7 * ones[:, None], ones, ones / 4, graph.margin[edge], graph.spread[edge])
 
     def extend(self, graph, source, target, tell=silent):
         begin = np.append(graph.begin, np.full(len(source), graph.begin[-1]))
@@ -190,7 +188,8 @@ def test_a_gain_is_over_the_old_target():
     data = data_of([1, 1], [1, 1])
     graph = graph_of(data, edges={0: [4], 2: [2, 1]})
     value = np.array([1000.0, 3, 1, 200, 7, 0])
-    made = make_pairs(setup_of(data), graph, np.array([0, 2]), np.array([0, 2]), value, KEY)
+    pair, edge = np.array([0, 2]), np.array([0, 2])
+    made = pairs_of(graph, HandMade().make(graph, pair, edge, KEY), pair, edge, value)
     np.testing.assert_array_equal(made.gain, [7 - 3, 3 - 7])
     np.testing.assert_array_equal(made.margin, [1, 3])
     np.testing.assert_array_equal(made.spread, [100, 300])
@@ -286,8 +285,9 @@ def test_a_ring_is_walked_as_often_as_is_allowed(allowed, rounds):
 def test_a_cut_end_goes_on_along_its_truest_edge(learned, worth):
     """From row 2 to row 3 or, with a larger margin, to row 6; it is worth no more than was learned."""
     data = data_of([1, 1], [3, 4], [10, 20], terminal=[1, 2])
-    graph = graph_of(data, [(2, -1)], edges={6: [3, 6]})
-    graph = replace(graph, reward=np.array([0.5, 0.25], np.float32))
+    one, margin = np.array([2]), np.array([1, 2], np.float32)
+    reward = np.array([0.5, 0.25], np.float32)
+    graph = Graph(one, np.array([-1]), np.array([0, 2]), np.array([3, 6]), margin, margin, 2, 1.0, reward)
     values = np.zeros(9)
     values[2] = learned
     config = Improve(planner="optimal", optimal=OptimalConfig(discount=0.5))
@@ -361,7 +361,9 @@ class Forward(Zero):
 def test_plausible_steps_lead_from_the_source_to_the_landing():
     data = data_of([1, 1], [1, 1])
     edges = Plausible(EdgeFinder(data, GraphConfig(epsilon=1.0)), Forward(), Forward(), Forward())
-    steps = edges.make(np.array([0, 3]), np.array([4, 1]), KEY)
+    steps = edges.make(graph_of(data, edges={0: [2, 4], 2: [1]}), np.array([0, 2]), np.array([1, 2]), KEY)
+    np.testing.assert_array_equal(steps.margin, [2, 3])
+    np.testing.assert_array_equal(steps.spread, [200, 300])
     np.testing.assert_array_equal(steps.action[:, 0], [4, -2])
     np.testing.assert_allclose(steps.reward, [4.04, -2.02], rtol=1e-6)
     assert np.isnan(steps.error).all()  # no model was asked where they land

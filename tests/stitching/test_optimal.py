@@ -1,5 +1,6 @@
 """The optimal planner against plain value iteration and plain walks, on any small graph."""
 
+import dataclasses
 from unittest.mock import patch
 
 import numpy as np
@@ -12,6 +13,7 @@ from trajstitch.stitching import optimal
 from trajstitch.stitching.graph import Graph
 from trajstitch.stitching.incoming import incoming_of
 from trajstitch.stitching.optimal import (
+    Moved,
     Neighbourhood,
     OptimalConfig,
     Plan,
@@ -175,7 +177,7 @@ def test_of_equal_better_steps_an_edge_is_taken_before_the_recorded_one():
     """From a worse edge; whether all steps are compared or only those to the rows that changed."""
     graph = graph_of([0], [1], [[2, 3]])
     problem = Problem(graph, np.array([1.0]), np.array([0.0, 1.0]), np.zeros(2), np.zeros(4))
-    config, value, moved = OptimalConfig(), np.zeros(4), np.array([1, 2, 3])
+    config, value, moved = OptimalConfig(), np.zeros(4), Moved(np.array([1, 2, 3]), np.zeros(0, np.int64))
     for compare, more in ((optimal._compare_all, ()), (optimal._compare_some, (incoming_of(graph, 4), moved))):
         choice = np.array([0])
         compare(problem, config, value, 1e-6, choice, *more)
@@ -254,6 +256,81 @@ def test_recorded_values_are_those_of_a_plain_walk(problem, discount):
                 break
             weight *= discount
         assert value[row] == pytest.approx(total, rel=1e-9, abs=1e-9)
+
+
+# -- promises ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    problem=problems(),
+    discount=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    slope=st.sampled_from([None, 0.3, 2.0]),
+    kind=st.sampled_from(["any", "flattering"]),
+    seed=st.integers(0, 2**20),
+)
+def test_edges_are_tried_until_all_that_are_taken_have_been(problem, discount, slope, kind, seed):
+    """The values are those of the equation in which what was found stands for what was promised."""
+    graph, rows, rng = problem.graph, len(problem.end), np.random.default_rng(seed)
+    edges = len(graph.landing)
+    better = rng.choice([0.0, 0.1, 1.0], (2, edges)) * (rng.choice([-1, 1], (2, edges)) if kind == "any" else 1)
+    true = np.where(rng.random(edges) < 0.3, -np.inf, problem.edge_reward - better[0])
+    error = np.maximum(problem.edge_error + better[1], 0)
+    asked = []
+
+    def judge(pair, edge):
+        assert ((graph.begin[pair] <= edge) & (edge < graph.begin[pair + 1])).all()
+        asked.extend(edge.tolist())
+        return true[edge], error[edge]
+
+    around = None if slope is None else Neighbourhood(lambda _: slope * np.linspace(0, 1, rows), None)
+    cost = np.zeros(rows) if slope is None else 2 * slope * np.linspace(0, 1, rows)
+    config = OptimalConfig(discount=discount, caution=2.0, agree=0.0, tolerance=1e-12)
+    before = problem.edge_reward.copy(), problem.edge_error.copy()
+    with patch.object(optimal, "_PAIRS", 3):
+        plan = solve(problem, config, around, judge=judge)
+    np.testing.assert_array_equal(before, (problem.edge_reward, problem.edge_error))  # the caller's
+    assert plan.tried == len(asked) == len(set(asked))
+    taken = plan.choice[plan.choice >= 0]
+    assert set(taken.tolist()) <= set(asked)
+    assert np.isfinite(true[taken]).all()
+    known = [problem.edge_reward.astype(float), problem.edge_error.astype(float)]
+    known[0][asked], known[1][asked] = true[asked], error[asked]
+    found = dataclasses.replace(problem, edge_reward=known[0], edge_error=known[1])
+    expected = plain_values(found, discount, cost)
+    np.testing.assert_allclose(plan.value, expected, rtol=1e-8, atol=1e-8)
+    if kind == "flattering":  # then what was not tried is no better than it promises
+        found = dataclasses.replace(problem, edge_reward=true, edge_error=error)
+        np.testing.assert_allclose(plan.value, plain_values(found, discount, cost), rtol=1e-8, atol=1e-8)
+
+
+def test_few_edges_are_tried_where_promises_hold():
+    """Each of many pairs has ten edges; only the best one is tried, unless it is found to be less."""
+    many = 50
+    graph = graph_of(range(many), [many] * many, [[many] * 10] * many)
+    promised = np.tile(np.arange(10.0), many)
+    problem = Problem(graph, np.zeros(many), promised, np.zeros(10 * many), np.zeros(many + 1))
+    true = promised.copy()
+    true[9] = -np.inf
+    true[18:20] = 7.5, 8.5
+    plan = solve(problem, OptimalConfig(), judge=lambda pair, edge: (true[edge], np.zeros(len(edge))))
+    assert plan.choice.tolist() == [8, 19, *range(29, 10 * many, 10)]
+    assert plan.tried == many + 1
+
+
+def test_of_steps_that_agree_one_is_taken_that_was_tried():
+    """As above, but row 4's edge is found to be impossible; then row 3 is too far off, and row 2 is taken."""
+    graph = graph_of([0], [1], [[2, 3, 4]])
+    problem = Problem(graph, np.array([-1.0]), np.array([0, -0.5, -0.05]), np.zeros(3), np.zeros(5))
+    around = Neighbourhood(lambda v: np.zeros(5), lambda v: np.array([0, 0.7, 1.0, 3.0, 2.0]))
+    asked = []
+
+    def judge(pair, edge):
+        asked.append(edge.tolist())
+        return np.where(edge == 2, -np.inf, problem.edge_reward[edge]), np.zeros(len(edge))
+
+    assert solve(problem, OptimalConfig(agree=0.1), around, judge=judge).choice.tolist() == [0]
+    assert asked == [[0], [2]]
 
 
 # -- walks -------------------------------------------------------------------------------------------------------

@@ -367,6 +367,31 @@ def test_blocks_at_the_same_time_change_nothing(world, monkeypatch):
     assert len(graph.landing) > 2000
 
 
+@pytest.mark.parametrize(("world", "actions"), [(Point(), 2), (Momentum(), 1)])
+def test_where_the_world_is_linear_promises_are_what_trying_finds(world, actions):
+    data = rolled(world, actions)
+    finder = ReachFinder(data, world, ReachConfig(net=0.2, radius=3.0, nearest=1000, tolerance=0.1))
+    tried = extended(finder)
+    promised = finder.extend(finder.empty(), data.row, data.row + 1, tried=False)
+    places = edges_of(promised)
+    at = np.array([places[edge] for edge in edges_of(tried)])  # all are promised
+    assert len(at) > 200
+    assert len(promised.landing) < 1.01 * len(at)
+    assert promised.candidates == tried.candidates
+    for name, off in (("margin", 1e-3), ("spread", 1e-5), ("reward", 1e-3)):
+        np.testing.assert_allclose(getattr(promised, name)[at], getattr(tried, name), atol=off)
+
+
+def test_promises_of_a_curved_world_are_often_true():
+    data = rolled(Curved())
+    finder = ReachFinder(data, Curved(), ReachConfig(tolerance=0.4))
+    graph = finder.extend(finder.empty(), data.row, data.row + 1, tried=False)
+    owner = np.repeat(data.row, np.diff(graph.begin))
+    aim = finder.aim(owner, graph.landing)
+    assert 0.8 < (aim.error < finder.tolerance).mean() < 1  # some are false, so they must be tried
+    assert np.corrcoef(graph.reward, aim.reward)[0, 1] > 0.99
+
+
 def test_graphs_grow():
     data = rolled(Point())
     finder = ReachFinder(data, Point(), ReachConfig())

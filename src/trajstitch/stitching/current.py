@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Bool, Dataset, Float, Int, Seams, count_revisits
 from trajstitch.progress import Tell
-from trajstitch.stitching.edges import Edges
+from trajstitch.stitching.edges import Edges, Steps
 from trajstitch.stitching.graph import Graph
 from trajstitch.stitching.greedy import Ends, Paths
 
@@ -135,12 +135,10 @@ def step_number(data: Dataset, source: Int, target: Int) -> Int:
     return source * len(data.obs) + target
 
 
-def make_pairs(setup: Setup, graph: Graph, edge: Int, owner: Int, value: NDArray[np.float64], key: Any) -> Pairs:
-    """Make the steps of edges, with margin, spread and gain."""
-    landing, target = graph.landing[edge], graph.target[owner]
-    made = setup.edges.make(graph.source[owner], landing, key)
-    gain = (value[landing] - value[target]).astype(np.float32)
-    return Pairs(made.action, made.reward, graph.margin[edge], graph.spread[edge], gain, made.error)
+def pairs_of(graph: Graph, made: Steps, owner: Int, edge: Int, value: NDArray[np.float64]) -> Pairs:
+    """Return the steps made of edges as pairs, with what they gain."""
+    gain = (value[graph.landing[edge]] - value[graph.target[owner]]).astype(np.float32)
+    return Pairs(made.action, made.reward, made.margin, made.spread, gain, made.error)
 
 
 def ends_of(setup: Setup, value: NDArray[np.float64]) -> Ends | None:

@@ -14,16 +14,18 @@ from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph
 from trajstitch.stitching.model_calls import InverseModel, RewardModel, actions_of, rewards_of
 from trajstitch.stitching.optimal import Neighbourhood
-from trajstitch.stitching.reach import ReachFinder
+from trajstitch.stitching.reach import Aim, ReachFinder
 from trajstitch.stitching.renewed import renewed
 
 
 class Steps(NamedTuple):
-    """New steps: their actions and rewards, and their landing errors, nan where no model was asked."""
+    """New steps, made of edges."""
 
     action: Float  # [X, A]
     reward: Float  # [X]
-    error: Float  # [X]
+    error: Float  # [X] landing errors, nan where no model was asked
+    margin: Float  # [X] of the edge, as what follows
+    spread: Float  # [X]
 
 
 class Edges(Protocol):
@@ -38,8 +40,8 @@ class Edges(Protocol):
     def renew(self, graph: Graph, pair: Int) -> Graph:
         """Return the graph with the edges that the current data allow, whose pairs are these, each once."""
 
-    def make(self, source: Int, landing: Int, key: Any) -> Steps:
-        """Make the steps between these rows."""
+    def make(self, graph: Graph, pair: Int, edge: Int, key: Any) -> Steps:
+        """Make the steps of these edges, given the pair of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +65,15 @@ class Plausible:
         """See `Edges.renew`."""
         return renewed(self.finder, graph, pair, self.dynamics)
 
-    def make(self, source: Int, landing: Int, key: Any) -> Steps:
+    def make(self, graph: Graph, pair: Int, edge: Int, key: Any) -> Steps:
         """See `Edges.make`."""
         data = self.finder.data
-        obs, next_obs = data.obs[source], data.obs[landing]
+        obs, next_obs = data.obs[graph.source[pair]], data.obs[graph.landing[edge]]
         action_key, reward_key = jax.random.split(key)
         action = actions_of(self.inverse, obs, next_obs, data.action_dim, action_key)
         reward = rewards_of(self.reward, obs, action, next_obs, reward_key)
-        return Steps(action, reward, np.full(len(reward), np.nan, np.float32))
+        unknown = np.full(len(reward), np.nan, np.float32)
+        return Steps(action, reward, unknown, graph.margin[edge], graph.spread[edge])
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +90,18 @@ class Reachable:
         """See `Edges.extend`."""
         return self.finder.extend(graph, source, target, tell)
 
+    def promise(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
+        """Return the graph with these pairs appended, and all edges that are promised; none is tried."""
+        return self.finder.extend(graph, source, target, tell, tried=False)
+
     def renew(self, graph: Graph, pair: Int) -> Graph:
         """See `Edges.renew`; which states are reachable does not hang on what follows what."""
         return graph
 
-    def make(self, source: Int, landing: Int, key: Any) -> Steps:
+    def make(self, graph: Graph, pair: Int, edge: Int, key: Any) -> Steps:
         """See `Edges.make`."""
-        aim = self.finder.aim(source, landing)
-        return Steps(aim.action, aim.reward, aim.error)
+        aim = self.finder.aim(graph.source[pair], graph.landing[edge])
+        return Steps(aim.action, aim.reward, aim.error, graph.margin[edge], graph.spread[edge])
 
     @property
     def neighbourhood(self) -> Neighbourhood:
@@ -120,3 +127,27 @@ class Reachable:
         slope = np.zeros(len(value), np.float32)
         slope[self.finder.net] = np.maximum(steepest, np.median(steepest))
         return slope
+
+
+class Trials:
+    """What the ensemble says of a graph's promised edges, those that were tried."""
+
+    def __init__(self, finder: ReachFinder, graph: Graph) -> None:
+        self.finder, self.graph = finder, graph
+        self._edges: list[Int] = []
+        self._aims: list[Aim] = []
+
+    def judge(self, pair: Int, edge: Int) -> tuple[Float, Float]:
+        """Try these edges; see `optimal.Judge`."""
+        aim = self.finder.aim(self.graph.source[pair], self.graph.landing[edge])
+        self._edges.append(edge)
+        self._aims.append(aim)
+        return np.where(aim.error < self.finder.tolerance, aim.reward, -np.inf), aim.error
+
+    def make(self, graph: Graph, pair: Int, edge: Int) -> Steps:
+        """Make the steps of edges that were tried; see `Edges.make`."""
+        tried = np.concatenate([edge[:0], *self._edges])
+        order = np.argsort(tried)
+        place = order[np.searchsorted(tried, edge, sorter=order)]
+        aim = Aim(*(np.concatenate(column)[place] for column in zip(*self._aims, strict=True)))
+        return Steps(aim.action, aim.reward, aim.error, self.finder.tolerance - aim.error, aim.spread)

@@ -98,20 +98,6 @@ class Graph:
     reward: Float | None = None  # [X] of reachable edges: what the model expects of the step
 
 
-def without_last(graph: Graph, pairs: int) -> Graph:
-    """Return the graph of the first `pairs` pairs."""
-    edges = graph.begin[pairs]
-    columns = {name: getattr(graph, name)[:edges] for name in ("landing", "margin", "spread")}
-    return replace(
-        graph,
-        source=graph.source[:pairs],
-        target=graph.target[:pairs],
-        begin=graph.begin[: pairs + 1],
-        reward=None if graph.reward is None else graph.reward[:edges],
-        **columns,
-    )
-
-
 def build(data: Dataset, dynamics: DynamicsModel, config: GraphConfig, tell: Tell = silent) -> Graph:
     """Build the graph of the data's own transitions."""
     search = EdgeFinder(data, config)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import jax
@@ -40,14 +41,14 @@ from trajstitch.stitching.current import (
     accept,
     ends_of,
     just_make,
-    make_pairs,
     original,
+    pairs_of,
     step_number,
     to_dataset,
 )
-from trajstitch.stitching.edges import Edges, Plausible, Reachable
+from trajstitch.stitching.edges import Edges, Plausible, Reachable, Steps, Trials
 from trajstitch.stitching.followed import ActAll, FollowConfig, every_state, follow_policy
-from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig, without_last
+from trajstitch.stitching.graph import DynamicsModel, EdgeFinder, Graph, GraphConfig
 from trajstitch.stitching.greedy import Paths, Proposal, greedy
 from trajstitch.stitching.held import HeldConfig, HeldPlanner
 from trajstitch.stitching.imagined import imagined_data
@@ -255,31 +256,36 @@ def _improve_optimally(
     """Plan once, follow the plan from every start, and accept what is better."""
     data, config, edges = setup.data, setup.config, setup.edges
     begin = time.monotonic()
-    source, target = data.row, data.row + 1
+    find: Callable[..., Graph] = edges.extend
     settings: Any = config.graph
-    if config.edges_used == "reachable":  # from a cut end no step was recorded, but one may be known
-        cut = data.last_row[~data.terminal]
-        source, target = np.concatenate([source, cut]), np.concatenate([target, np.full(len(cut), -1)])
-        settings = config.reach
+    if isinstance(edges, Reachable):
+        find, settings = edges.promise, (config.reach, "promised")
     graph = setup.stage(
-        "graph",
-        (settings, "cut ends"),
-        lambda: edges.extend(edges.empty(), source, target, setup.tell("graph")),
+        "graph", settings, lambda: find(edges.empty(), data.row, data.row + 1, setup.tell("graph"))
     )
     current = original(data, graph)
     value_model: Any = models.value
     if value_model is None:
         value_model, training["value 1"] = _fit_value(setup, current, 0, None)
     learned = state_values(data, value_model, data.last_row)
-    end = _ends_worth(setup, graph, learned)
-    problem = _problem(setup, without_last(graph, data.transitions), end)
-    around = edges.neighbourhood if isinstance(edges, Reachable) else None
-    plan = solve(problem, config.optimal, around, setup.tell("plan"))
+    end = learned
+    if isinstance(edges, Reachable):
+        cut = data.last_row[~data.terminal]  # from here no step was recorded, but one may be known
+        end = _ends_worth(setup, edges.extend(edges.empty(), cut, np.full(len(cut), -1)), learned)
+    problem = _problem(setup, graph, end)
+    if isinstance(edges, Reachable):
+        trials = Trials(edges.finder, graph)
+        plan = solve(problem, config.optimal, edges.neighbourhood, setup.tell("plan"), trials.judge)
+        make = trials.make
+    else:
+        plan = solve(problem, config.optimal, None, setup.tell("plan"))
+        make = partial(edges.make, key=jax.random.key(1000 * setup.seed + 500))
     recorded = recorded_values(problem, config.optimal)
-    composed, entry, best = _compose(setup, original(data, problem.graph), plan, end)
+    composed, entry, best = _compose(setup, current, plan, make, end)
     seconds = [time.monotonic() - begin]
     sizes = _sizes(graph) | {
         "rounds": plan.rounds,
+        "tried": plan.tried,
         "residual": plan.residual,
         "recorded_value": float(recorded[data.row[data.start[:-1]]].mean()),
         "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
@@ -498,7 +504,8 @@ def apply(
     existing = step_number(data, graph.source[data.transitions :], graph.target[data.transitions :])
     unique, first = np.unique(step, return_index=True)
     first = first[~np.isin(unique, existing)]
-    made = make_pairs(setup, graph, edge[first], owner[first], value, key)
+    made = setup.edges.make(graph, owner[first], edge[first], key)
+    stitches = pairs_of(graph, made, owner[first], edge[first], value)
     larger = setup.edges.extend(
         current.graph, graph.source[owner[first]], graph.landing[edge[first]].astype(np.int64)
     )
@@ -507,7 +514,7 @@ def apply(
     pair = proposal.pair.copy()
     pair[stitched] = data.transitions + order[np.searchsorted(existing, step, sorter=order)]
     new = Paths(pair, proposal.start, proposal.terminal)
-    grown = dataclasses.replace(current, graph=larger, pairs=current.pairs.extended(made))
+    grown = dataclasses.replace(current, graph=larger, pairs=current.pairs.extended(stitches))
     return accept(setup, grown, new, value)
 
 
@@ -517,25 +524,21 @@ def apply(
 def _ends_worth(setup: Setup, graph: Graph, learned: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what the last states are worth [rows]; a cut end at most what it would earn as others did after it.
 
-    The learned value may be wrong where few trajectories end. So a cut end that has an edge takes the truest one,
-    and goes on along the recorded steps from there; it is worth the smaller of the two.
+    The learned value may be wrong where few trajectories end. So a cut end that has an edge, in this graph, takes
+    the truest one, and goes on along the recorded steps from there; it is worth the smaller of the two.
     """
     data = setup.data
-    cut = np.arange(data.transitions, len(graph.source))  # the pairs of cut ends
-    cut = cut[np.diff(graph.begin)[cut] > 0]
-    if not len(cut):
-        return learned
-    truest = np.array([graph.begin[q] + graph.margin[graph.begin[q] : graph.begin[q + 1]].argmax() for q in cut])
+    row = graph.source[np.diff(graph.begin) > 0]
+    truest = np.array([a + graph.margin[a:b].argmax() for a, b in pairwise(graph.begin) if a < b], np.int64)
+    assert graph.reward is not None
     joined = dataclasses.replace(
         graph,
-        source=np.concatenate([data.row, graph.source[cut]]),
+        source=np.concatenate([data.row, row]),
         target=np.concatenate([data.row + 1, graph.landing[truest]]),
     )
-    assert graph.reward is not None
     reward = np.concatenate([data.reward, graph.reward[truest]])
     onward = recorded_values(Problem(joined, reward, graph.reward, graph.margin, learned), setup.config.optimal)
     end = learned.copy()
-    row = graph.source[cut]
     end[row] = np.minimum(learned[row], onward[row])
     return end
 
@@ -546,23 +549,24 @@ def _problem(setup: Setup, graph: Graph, end: NDArray[np.float64]) -> Problem:
     if graph.reward is not None:
         return Problem(graph, data.reward, graph.reward, graph.epsilon - graph.margin, end)
     owner = np.repeat(np.arange(len(graph.source)), np.diff(graph.begin))
-    steps = setup.edges.make(graph.source[owner], graph.landing, jax.random.key(1000 * setup.seed + 400))
+    steps = setup.edges.make(graph, owner, np.arange(len(owner)), jax.random.key(1000 * setup.seed + 400))
     return Problem(graph, data.reward, steps.reward, np.zeros(len(owner), np.float32), end)
 
 
 def _compose(
-    setup: Setup, current: Current, plan: Plan, end: NDArray[np.float64]
+    setup: Setup, current: Current, plan: Plan, make: Callable[[Graph, Int, Int], Steps], end: NDArray[np.float64]
 ) -> tuple[Current, dict[str, Any], Dataset]:
     """Follow the plan from every start, and accept what is better; also return the best step of every state."""
     data, graph = setup.data, current.graph
     taken = np.flatnonzero(plan.choice >= 0)
-    made = make_pairs(setup, graph, plan.choice[taken], taken, plan.value, jax.random.key(1000 * setup.seed + 500))
+    edge = plan.choice[taken]
+    made = pairs_of(graph, make(graph, taken, edge), taken, edge, plan.value)
     number = np.arange(len(graph.source))  # of the pair that each pair's source takes
     number[taken] = data.transitions + np.arange(len(taken))
     steps = dataclasses.replace(
         graph,
         source=np.concatenate([data.row, graph.source[taken]]),
-        target=np.concatenate([data.row + 1, graph.landing[plan.choice[taken]]]),
+        target=np.concatenate([data.row + 1, graph.landing[edge]]),
     )
     planned = Current(steps, current.pairs.extended(made), current.paths)
     ended = np.zeros(len(data.obs), bool)

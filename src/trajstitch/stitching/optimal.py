@@ -16,6 +16,12 @@ caution, it fails: a plan that goes in circles makes its own values flat, and ca
 neighbouring states then point anywhere, and a clone, which averages them, stands still. So of the steps that are
 nearly as good as the best, the one whose landing has the best neighbourhood is taken in the end.
 
+*Promises.* To ask the ensemble about every edge would be most of the work, and a plan takes few of them. So edges
+may be those that a cheaper model promises. One that the plan takes is tried: what is found takes the place of what
+was promised, and the plan goes on until all that it takes has been tried. The other edges promise to be worse, and
+are never tried. It is the idea of lazy shortest paths (LazySP, by Dellin and Srinivasa), for a plan from every
+state.
+
 *Solving.* Policy iteration: the values of a policy are exact, because from each state a policy makes one step, so
 that k doublings (R ← R + γᵗ·R[next], next ← next[next]) sum the rewards of 2ᵏ steps. Each round takes, in every
 state, the step that is best by these values. Rounds end when no step is better by more than a tolerance; that the
@@ -30,7 +36,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +45,7 @@ from trajstitch.data import Bool, Int
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph
-from trajstitch.stitching.incoming import Incoming, incoming_of
+from trajstitch.stitching.incoming import Incoming, incoming_of, places
 
 _PAIRS = 1 << 13  # pairs compared at a time: their edges fit in the cache
 _EDGES = 1 << 18  # edges charged at a time
@@ -49,6 +55,8 @@ _NEGLIGIBLE = 1e-13  # a discount below this ends the doubling
 _FEW = 16, 64, 512  # changes are followed upstream to at most rows/16 or 64 states, 512 steps; else all are valued
 
 Value = NDArray[np.float64]
+# Of edges, by their pairs and numbers: what they earn, -inf where there is no such step, and their landing errors.
+Judge = Callable[[Int, Int], tuple[NDArray[np.floating], NDArray[np.floating]]]
 OfValues = Callable[[Value], NDArray[np.floating]]  # values [rows] -> something for every row
 
 
@@ -88,6 +96,7 @@ class Plan:
     choice: Int  # [Q] the edge that each pair's source takes; -1: the recorded step
     rounds: int
     residual: float  # the largest amount by which a step is better than `value`
+    tried: int = 0  # edges that were judged
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,49 +108,89 @@ class Neighbourhood:
 
 
 def solve(
-    problem: Problem, config: OptimalConfig, around: Neighbourhood | None = None, tell: Tell = silent
+    problem: Problem,
+    config: OptimalConfig,
+    around: Neighbourhood | None = None,
+    tell: Tell = silent,
+    judge: Judge | None = None,
 ) -> Plan:
-    """Find the best steps; without a neighbourhood, every landing is taken for certain."""
+    """Find the best steps; without a neighbourhood, every landing is taken for certain.
+
+    With a judge, the problem's edges are promises, and the edges that the plan takes are judged.
+    """
     if around is None:
-        return _solve(problem, config, None)
-    charged, plan = problem, None
+        around = Neighbourhood(lambda value: np.zeros(len(value)), lambda value: value)
+        config = replace(config, caution=0.0, agree=0.0)
+    trial = Trial(problem, judge)
     incoming = incoming_of(problem.graph, len(problem.end))
-    value = recorded_values(problem, config)
-    for k in range(_PASSES if config.caution else 1):
+    value, choice = recorded_values(problem, config), None
+    passes = _PASSES if config.caution else 1
+    for k in range(passes):
         if config.caution:
-            charged = problem  # frees the former one, which is large
-            charged = _charged(problem, config.caution * config.discount * around.slopes(value))
-        plan = _solve(charged, config, None if plan is None else plan.choice, incoming)
-        value = plan.value
-        tell(k + 1, _PASSES, f"{plan.rounds} rounds")
-    assert plan is not None
+            trial.charge(config.caution * config.discount * around.slopes(value))
+        plan = _solve(trial, config, choice, incoming, np.inf if k == passes - 1 else 1)
+        value, choice = plan.value, plan.choice
+        tell(k + 1, passes, f"{plan.rounds} rounds" + (f", {trial.count:,} edges tried" if judge else ""))
     if config.agree:
-        plan = replace(plan, choice=_agreed(charged, config, plan, around.means(plan.value)))
-    return plan
+        plan = replace(plan, choice=_agreed(trial, config, plan, around.means(plan.value)))
+    return replace(plan, tried=trial.count)
 
 
-def _charged(problem: Problem, cost: NDArray[np.floating]) -> Problem:
-    """Return the problem in which landing at a row costs cost[row] per typical step of landing error."""
-    reward = np.array(problem.edge_reward, np.float64)
-    for part in range(0, len(reward), _EDGES):
-        some = slice(part, part + _EDGES)
-        reward[some] -= problem.edge_error[some] * cost[problem.graph.landing[some]]
-    return replace(problem, edge_reward=reward)
+class Trial:
+    """A problem whose edges are tried when they are first taken, and what landings cost in it."""
+
+    def __init__(self, problem: Problem, judge: Judge | None = None) -> None:
+        self._judge, self.count = judge, 0
+        self._cost: NDArray[np.floating] = np.zeros(len(problem.end))
+        self._known = self.problem = problem
+        if judge is not None:  # what is found of an edge takes the place of what was promised
+            self._untried = np.ones(len(problem.edge_reward), bool)
+            reward, error = problem.edge_reward.copy(), problem.edge_error.copy()
+            self._known = self.problem = replace(problem, edge_reward=reward, edge_error=error)
+
+    def charge(self, cost: NDArray[np.floating]) -> None:
+        """Let landing at a row cost cost[row] per typical step of landing error."""
+        known, self._cost = self._known, cost
+        self.problem = known  # frees the former one, which is large
+        reward = np.array(known.edge_reward, np.float64)
+        for part in range(0, len(reward), _EDGES):
+            some = slice(part, part + _EDGES)
+            reward[some] -= known.edge_error[some] * cost[known.graph.landing[some]]
+        self.problem = replace(known, edge_reward=reward)
+
+    def attempt(self, pair: Int, edge: Int) -> Int:
+        """Try those of the steps that are edges not tried yet; return their pairs."""
+        if self._judge is None:
+            return pair[:0]
+        fresh = edge >= 0
+        fresh[fresh] = self._untried[edge[fresh]]
+        pair, edge = pair[fresh], edge[fresh]
+        if len(pair):
+            known, self.count = self._known, self.count + len(pair)
+            reward, error = self._judge(pair, edge)
+            known.edge_reward[edge], known.edge_error[edge] = reward, error
+            self.problem.edge_reward[edge] = reward - error * self._cost[known.graph.landing[edge]]
+            self._untried[edge] = False
+        return pair
 
 
-def _agreed(problem: Problem, config: OptimalConfig, plan: Plan, mean: NDArray[Any]) -> Int:
+def _agreed(trial: Trial, config: OptimalConfig, plan: Plan, mean: NDArray[Any]) -> Int:
     """Return the choice [Q]: of the steps nearly as good as the best, the one with the highest mean around it."""
-    graph, value = problem.graph, plan.value
+    problem, graph, value = trial.problem, trial.problem.graph, plan.value
     slack = config.agree * float(np.abs(problem.reward).mean())
     choice = plan.choice.copy()
-    for some, first, edges in _parts(graph):
-        least = value[graph.source[some]] - slack
-        worth = _edge_values(problem, config, value, edges)
-        around = mean[graph.landing[edges]]
-        around = np.where(worth >= np.repeat(least, np.diff(np.append(first, len(worth)))), around, -np.inf)
-        best, edge = _best_of(around, first)
-        stay = np.where(_recorded(problem, config, value, some) >= least, mean[graph.target[some]], -np.inf)
-        choice[some] = np.where(best > stay, edges.start + edge, -1)
+    pairs, asked = np.arange(len(choice)), _parts(graph)
+    while len(pairs):  # those whose step had not been tried choose again
+        for some, first, edges in asked:
+            least = value[graph.source[some]] - slack
+            worth = _edge_values(problem, config, value, edges)
+            around = mean[graph.landing[edges]]
+            around = np.where(worth >= np.repeat(least, np.diff(np.append(first, len(worth)))), around, -np.inf)
+            best, place = _best_of(around, first)
+            stay = np.where(_recorded(problem, config, value, some) >= least, mean[graph.target[some]], -np.inf)
+            choice[some] = np.where(best > stay, _at(edges, place), -1)
+        pairs = trial.attempt(pairs, choice[pairs])
+        asked = _parts_of(graph, pairs)
     return choice
 
 
@@ -150,33 +199,28 @@ def recorded_values(problem: Problem, config: OptimalConfig) -> Value:
     return _value_of(problem, config, np.full(len(problem.graph.source), -1))
 
 
-def _solve(
-    problem: Problem,
-    config: OptimalConfig,
-    choice: Int | None,
-    incoming: Incoming | None = None,
-) -> Plan:
-    """Solve the graph, beginning with this choice."""
-    graph = problem.graph
-    incoming = incoming or incoming_of(graph, len(problem.end))
-    choice = np.full(len(graph.source), -1) if choice is None else choice.copy()
+def _solve(trial: Trial, config: OptimalConfig, choice: Int | None, incoming: Incoming, trials: float) -> Plan:
+    """Solve the graph, beginning with this choice; edges are tried at most so many times."""
+    problem, every = trial.problem, np.arange(len(trial.problem.graph.source))
+    choice = np.full(len(every), -1) if choice is None else choice.copy()
     value = _value_of(problem, config, choice)
-    moved: Int | None = None  # the rows whose values have changed since steps were compared; None: perhaps all
-    rounds = 1
-    while rounds <= _ROUNDS:
+    moved: Moved | None = None  # since steps were compared; None: perhaps all
+    rounds, most = 1, _ROUNDS
+    while rounds <= most:
         margin = config.tolerance * max(float(np.abs(value).max()), 1e-300)
         if moved is None:
             changed, residual = _compare_all(problem, config, value, margin, choice)
-            if not len(changed):
-                return Plan(value, choice, rounds, residual)
         else:
             changed = _compare_some(problem, config, value, margin, choice, incoming, moved)
+        if not len(changed) and trials:
+            changed, trials, most = trial.attempt(every, choice), trials - 1, rounds + _ROUNDS
+            _choose(problem, config, value, choice, changed)
+        if not len(changed) and moved is None:
+            return Plan(value, choice, rounds, residual)
         rounds += len(changed) > 0
-        found = _moved(problem, config, value, choice, incoming, changed) if len(changed) else None
-        if found is None:
-            value, moved = _value_of(problem, config, choice), None
-        else:
-            moved = found
+        moved = _moved(problem, config, value, choice, incoming, changed) if len(changed) else None
+        if moved is None:
+            value = _value_of(problem, config, choice)
     raise InputError(f"the plan did not settle within {_ROUNDS} rounds; raise the tolerance or lower the discount")
 
 
@@ -191,7 +235,7 @@ def _compare_all(
     source, residual = problem.graph.source, 0.0
     changed = [np.zeros(0, np.int64)]
 
-    def compare(part: tuple[Int, Int, slice]) -> tuple[Int, Int, float]:
+    def compare(part: Part) -> tuple[Int, Int, float]:
         some, first, edges = part
         worth = _edge_values(problem, config, value, edges)
         best = np.maximum.reduceat(worth, first)
@@ -200,7 +244,7 @@ def _compare_all(
         better = np.flatnonzero(gain > margin)
         edge = better
         if len(better):
-            edge = edges.start + _best_of(worth, first)[1][better]
+            edge = _at(edges, _best_of(worth, first)[1][better])
             edge = np.where(best[better] >= stay[better], edge, -1)
         return some[better], edge, float(gain.max())
 
@@ -219,10 +263,14 @@ def _compare_some(
     margin: float,
     choice: Int,
     incoming: Incoming,
-    moved: Int,
+    moved: Moved,
 ) -> Int:
-    """As `_compare_all`, but only steps that lead to rows whose values have changed."""
-    (pair, edge), stays = incoming.edges(moved), incoming.recorded(moved)
+    """As `_compare_all`, but only steps that lead to rows whose values have changed, or leave where these fell."""
+    (pair, edge), stays = incoming.edges(moved.row), incoming.recorded(moved.row)
+    if len(fell := moved.fell):
+        begin = problem.graph.begin
+        pair = np.append(pair, np.repeat(fell, begin[fell + 1] - begin[fell]))
+        edge, stays = np.append(edge, places(begin, fell)), np.append(stays, fell)
     worth = np.append(_edge_values(problem, config, value, edge), _recorded(problem, config, value, stays))
     pair, edge = np.append(pair, stays), np.append(edge, np.full(len(stays), -1))
     better = np.flatnonzero(worth - value[problem.graph.source[pair]] > margin)
@@ -235,6 +283,21 @@ def _compare_some(
     return pair[first]
 
 
+def _choose(problem: Problem, config: OptimalConfig, value: Value, choice: Int, pairs: Int) -> None:
+    """Set the choice of these pairs, which have edges, to the best of their steps."""
+    for some, first, edges in _parts_of(problem.graph, pairs):
+        best, place = _best_of(_edge_values(problem, config, value, edges), first)
+        stay = _recorded(problem, config, value, some)
+        choice[some] = np.where(best >= stay, _at(edges, place), -1)
+
+
+class Moved(NamedTuple):
+    """The rows whose values have changed, and the pairs that leave those where these fell."""
+
+    row: Int
+    fell: Int
+
+
 def _moved(
     problem: Problem,
     config: OptimalConfig,
@@ -242,8 +305,8 @@ def _moved(
     choice: Int,
     incoming: Incoming,
     changed: Int,
-) -> Int | None:
-    """Bring the values up to date after a change of choices, upstream; return the rows that changed.
+) -> Moved | None:
+    """Bring the values up to date after a change of choices, upstream; return where they changed.
 
     None where there are too many, as in a circle; then the values are of no use.
     """
@@ -251,15 +314,18 @@ def _moved(
     share, least, steps = _FEW
     limit, rows = max(least, len(value) // share), 0
     moved: list[Int] = []
+    fell: list[Int] = []
     for _ in range(steps):
         if not len(changed):
-            return np.unique(np.concatenate(moved))
+            return Moved(np.unique(np.concatenate(moved)), np.unique(np.concatenate(fell)))
         rows += len(changed)
         if rows > limit:
             return None
         row = source[changed]
+        before = value[row]
         value[row] = _step_values(problem, config, value, changed, choice[changed])
         moved.append(row)
+        fell.append(changed[value[row] < before])
         # Whoever steps to one of these comes next.
         (pair, edge), stays = incoming.edges(row), incoming.recorded(row)
         changed = np.append(pair[choice[pair] == edge], stays[choice[stays] < 0])
@@ -272,13 +338,29 @@ def _recorded(problem: Problem, config: OptimalConfig, value: Value, pair: Int) 
     return stay
 
 
-def _parts(graph: Graph) -> Iterator[tuple[Int, Int, slice]]:
-    """Yield pairs that have edges, a part at a time, with all their edges and where in these each pair's begin."""
+Part = tuple[Int, Int, slice | Int]  # pairs, all their edges, and where in these each pair's begin
+
+
+def _parts(graph: Graph) -> Iterator[Part]:
+    """Yield the pairs that have edges, a part at a time."""
     for a in range(0, len(graph.source), _PAIRS):
         begin = graph.begin[a : a + _PAIRS + 1]
         some = np.flatnonzero(np.diff(begin))
         if len(some):
             yield a + some, begin[some] - begin[0], slice(begin[0], begin[-1])
+
+
+def _parts_of(graph: Graph, pairs: Int) -> Iterator[Part]:
+    """Yield these pairs, all of which have edges, a part at a time."""
+    for a in range(0, len(pairs), _PAIRS):
+        some = pairs[a : a + _PAIRS]
+        count = graph.begin[some + 1] - graph.begin[some]
+        yield some, np.cumsum(count) - count, places(graph.begin, some)
+
+
+def _at(edges: slice | Int, place: Int) -> Int:
+    """Return the edges at these places of some."""
+    return edges.start + place if isinstance(edges, slice) else edges[place]
 
 
 def _best_of(worth: Value, first: Int) -> tuple[Value, Int]:

@@ -9,8 +9,9 @@ The landing error thus counts both how far the action leads from ŝ' and how muc
 edge is kept where it is below a tolerance, which follows from the same error of recorded steps.
 
 f is linearised once per state, around the recorded action (differences over a tenth of the action range). That
-gives the action for every candidate and rules most candidates out; the others are tried in the ensemble itself,
-and once more where they miss and the linear model promises that a correction helps. It is Gauss-Newton with one
+gives the action for every candidate and rules most candidates out; of the others it *promises* a landing error and
+a reward. These are tried in the ensemble itself, all of them or, for a plan, those that it takes (optimal.py), and
+once more where they miss and the linear model promises that a correction helps. It is Gauss-Newton with one
 Jacobian for all candidates of a state.
 
 Candidates must spread. In dense data the k nearest states of a state are all in one spot, and a choice among them
@@ -22,10 +23,11 @@ landing states, because values come from them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -41,6 +43,7 @@ from trajstitch.progress import Tell, silent
 from trajstitch.stitching.graph import Graph, each_once, grown, typical_step
 from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 
+T = TypeVar("T")
 _BLOCK = 4096  # states linearised per call
 _TRIES = 4096  # candidates tried in the ensemble per call
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
@@ -66,6 +69,10 @@ class ReachConfig:
             raise InputError("net must not be below 0, radius above 0 and nearest at least 1")
         if self.tolerance is not None and not self.tolerance > 0:
             raise InputError(f"tolerance must be above 0, not {self.tolerance:g}; leave it out to have it chosen")
+
+
+# How many edges each pair of a block has, the columns of these, and how many candidates there were.
+Found = tuple[Int, tuple[NDArray[Any], ...], int]
 
 
 class WorldModel(Protocol):
@@ -168,14 +175,17 @@ class ReachFinder:
         no, none = np.zeros(0, np.int64), np.zeros(0, np.float32)
         return Graph(no, no, np.zeros(1, np.int64), no.astype(np.int32), none, none, 0, self.tolerance, none)
 
-    def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent) -> Graph:
-        """Return the graph with these pairs appended; a target of -1 means that no step was recorded."""
+    def extend(self, graph: Graph, source: Int, target: Int, tell: Tell = silent, *, tried: bool = True) -> Graph:
+        """Return the graph with these pairs appended; a target of -1 means that no step was recorded.
+
+        Edges that are not tried are what the linear model promises.
+        """
         if len(source):
             _ = self.near  # found before several threads or tasks ask for it
         found: list[Any] = []
         scored = edges = 0
         count = np.zeros(len(source), np.int64)
-        for part, blocks in self.mapper(_edges_of, (self, source, target), len(source), TOGETHER):
+        for part, blocks in self.mapper(_edges_of, (self, source, target, tried), len(source), TOGETHER):
             count[part] = np.concatenate([many for many, _, _ in blocks])
             found += [columns for _, columns, _ in blocks]
             scored += sum(shown for _, _, shown in blocks)
@@ -183,10 +193,13 @@ class ReachFinder:
             tell(part.stop, len(source), f"{edges:,} edges")
         return grown(graph, source, target, count, found, scored)
 
-    def blocks(self, source: Int, target: Int) -> list[tuple[Int, tuple[NDArray[Any], ...], int]]:
-        """Return the edges of these pairs, block by block, as `_edges` does."""
+    def blocks(self, source: Int, target: Int, tried: bool) -> list[Found]:
+        """Return the edges of these pairs, block by block."""
+        return self._by_block(lambda part: self._edges(source[part], target[part], tried), len(source))
+
+    def _by_block(self, make: Callable[[slice], T], length: int) -> list[T]:
         with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(lambda part: self._edges(source[part], target[part]), parts(len(source), _BLOCK)))
+            return list(pool.map(make, parts(length, _BLOCK)))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a task of a cluster needs: no tree, as neighbours are known."""
@@ -202,15 +215,15 @@ class ReachFinder:
         """
         return os.cpu_count() or 1 if isinstance(self.model, eqx.Module) else 1
 
-    def _edges(self, source: Int, target: Int) -> tuple[Int, tuple[NDArray[Any], ...], int]:
-        """Return the edges of a block of pairs: how many each has, their columns, and how many candidates had."""
-        shown = self.candidates(source, target)
-        line = self._line(source)
-        pair, column = np.nonzero(self._hopeful(line, shown))
-        landing = shown[pair, column]
-        aim = self._aim(line, source, pair, landing)
-        good = aim.error < self.tolerance
-        columns = landing[good], self.tolerance - aim.error[good], aim.spread[good], aim.reward[good]
+    def _edges(self, source: Int, target: Int, tried: bool) -> Found:
+        """Return the edges of a block of pairs."""
+        shown, line = self.candidates(source, target), self._line(source)
+        pair, column, error, reward = self._promised(line, shown)
+        landing, spread = shown[pair, column], np.sqrt(line.variance)[pair]
+        if tried:
+            _, reward, error, spread = self._aim(line, source, pair, landing)
+        good = error < self.tolerance
+        columns = landing[good], self.tolerance - error[good], spread[good], reward[good]
         return np.bincount(pair[good], minlength=len(shown)), columns, int((shown >= 0).sum())
 
     # -- aiming ------------------------------------------------------------------------------------------------
@@ -219,12 +232,12 @@ class ReachFinder:
         """Return the actions that lead from the sources to the landings, both rows [X]."""
         order = np.argsort(source, kind="stable")
         rows, pair = np.unique(source[order], return_inverse=True)
-        found = [_no_aim(self.data.action_dim)]
-        for part in parts(len(rows), _BLOCK):
+
+        def aim(part: slice) -> Aim:
             edges = slice(*np.searchsorted(pair, [part.start, part.stop]))
-            found.append(
-                self._aim(self._line(rows[part]), rows[part], pair[edges] - part.start, landing[order[edges]])
-            )
+            return self._aim(self._line(rows[part]), rows[part], pair[edges] - part.start, landing[order[edges]])
+
+        found = [_no_aim(self.data.action_dim), *self._by_block(aim, len(rows))]
         back = np.argsort(order)
         return Aim(*(np.concatenate(column)[back] for column in zip(*found, strict=True)))
 
@@ -236,19 +249,22 @@ class ReachFinder:
         shift = np.where(action > (low + high) / 2, -_SHIFT, _SHIFT) * (high - low)
         shift = shift.astype(np.float32)
         moved = action + np.eye(len(low), dtype=np.float32)[:, None] * shift
-        first, *others = (self._predict(row, one)[0] for one in (action, *moved))
-        mean = jnp.stack([first.mean(0), *(one.mean(0) for one in others)])
+        first, *others = (self._predict(row, one) for one in (action, *moved))
+        mean, reward = (jnp.stack([one[k].mean(0) for one in (first, *others)]) for k in (0, 1))
         # A constant action is not moved: its slope is 0, so that no part of the change is left to it.
-        return _linearised(mean, _variance(first), action, np.where(high > low, shift, np.float32(1)))
+        return _linearised(mean, reward, _variance(first[0]), action, np.where(high > low, shift, np.float32(1)))
 
-    def _hopeful(self, line: Line, shown: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether the linear model reaches the candidates [B, K] within the tolerance."""
+    def _promised(self, line: Line, shown: NDArray[np.int32]) -> tuple[Int, Int, Float, Float]:
+        """Return which of the candidates [B, K] the linear model reaches within the tolerance.
+
+        These are pair, column, and the landing error and the reward that it expects.
+        """
         rows, columns = shown.shape
         padded = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)  # so that few shapes are compiled
         padded[:rows, :columns] = shown
-        miss = _misses(line, self.place[padded], self.box)
-        hopeful = (padded >= 0) & (np.asarray(miss) < self.tolerance)
-        return hopeful[:rows, :columns]
+        error, reward = map(np.asarray, _promises(line, self.place[padded], self.box))
+        pair, column = np.nonzero((padded >= 0) & (error < self.tolerance))
+        return pair, column, error[pair, column], reward[pair, column]
 
     def _aim(self, line: Line, source: Int, pair: Int, landing: NDArray[Any]) -> Aim:
         """Return the aims of edges [X] of a block; `pair` [X] is the place of their source in the block."""
@@ -305,11 +321,9 @@ class ReachFinder:
         return next_obs / self.unit, reward
 
 
-def _edges_of(
-    shared: tuple[ReachFinder, Int, Int], part: slice
-) -> list[tuple[Int, tuple[NDArray[Any], ...], int]]:
-    finder, source, target = shared
-    return finder.blocks(source[part], target[part])
+def _edges_of(shared: tuple[ReachFinder, Int, Int, bool], part: slice) -> list[Found]:
+    finder, source, target, tried = shared
+    return finder.blocks(source[part], target[part], tried)
 
 
 class Outcome(NamedTuple):
@@ -328,23 +342,29 @@ class Line(NamedTuple):
     mean: Array  # [B, S] next state
     variance: Array  # [B] mean squared distance of the members from it
     slope: Array  # [B, S, A] its change with the action
+    reward: Array  # [B] of raw units, as its slope
+    reward_slope: Array  # [B, A]
     inverse: Array  # [B, A, S] least squares: the change of the action for a change of the next state
     action: Array  # [B, A]
 
 
 @jax.jit
-def _linearised(mean: Array, variance: Array, action: Array, shift: Array) -> Line:
-    """Return the linear model from next states [1 + A, B, S]: of the actions, then shifted in each dimension."""
+def _linearised(mean: Array, reward: Array, variance: Array, action: Array, shift: Array) -> Line:
+    """Return the linear model from next states [1 + A, B, S] and rewards [1 + A, B].
+
+    These are of the actions, then of those shifted in each dimension.
+    """
     slope = (mean[1:] - mean[0]).transpose(1, 2, 0) / shift[:, None]
     square = jnp.einsum("bsa,bsc->bac", slope, slope)
     size = jnp.trace(square, axis1=1, axis2=2)[:, None, None] / action.shape[1]
     ridge = jnp.where(size > 0, _RIDGE * size, 1.0) * jnp.eye(action.shape[1])
-    return Line(mean[0], variance, slope, jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1)), action)
+    inverse = jnp.linalg.solve(square + ridge, slope.transpose(0, 2, 1))
+    return Line(mean[0], variance, slope, reward[0], (reward[1:] - reward[0]).T / shift, inverse, action)
 
 
 @jax.jit
-def _misses(line: Line, goal: Array, box: tuple[Array, Array]) -> Array:
-    """Return the landing error at goals [B, K, S] by the linear model, with the best action within its range.
+def _promises(line: Line, goal: Array, box: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return landing errors and rewards for goals [B, K, S] by the linear model, of the best action in its range.
 
     As if the members disagreed as much about this action as they do about the recorded one.
     """
@@ -352,7 +372,8 @@ def _misses(line: Line, goal: Array, box: tuple[Array, Array]) -> Array:
     change = jnp.einsum("bas,bks->bka", line.inverse, away)
     change = jnp.clip(line.action[:, None] + change, *box) - line.action[:, None]
     missed = away - jnp.einsum("bsa,bka->bks", line.slope, change)
-    return jnp.sqrt(jnp.sum(missed**2, -1) + line.variance[:, None])
+    reward = line.reward[:, None] + jnp.einsum("ba,bka->bk", line.reward_slope, change)
+    return jnp.sqrt(jnp.sum(missed**2, -1) + line.variance[:, None]), reward
 
 
 @jax.jit
