@@ -50,6 +50,7 @@ from trajstitch.stitching.incoming import Incoming, incoming_of, places
 _PAIRS = 1 << 13  # pairs compared at a time: their edges fit in the cache
 _EDGES = 1 << 18  # edges charged at a time
 _PASSES = 4  # solutions, each with the slopes of the values before
+_DOUBT = 0.1  # a promise counts for less by this share of what `agree` calls nearly as good
 _ROUNDS = 1000  # more than any graph has needed
 _NEGLIGIBLE = 1e-13  # a discount below this ends the doubling
 _FEW = 16, 64, 512  # changes are followed upstream to at most rows/16 or 64 states, 512 steps; else all are valued
@@ -121,7 +122,7 @@ def solve(
     if around is None:
         around = Neighbourhood(lambda value: np.zeros(len(value)), lambda value: value)
         config = replace(config, caution=0.0, agree=0.0)
-    trial = Trial(problem, judge)
+    trial = Trial(problem, judge, _DOUBT * _slack(problem, config))
     incoming = incoming_of(problem.graph, len(problem.end))
     value, choice = recorded_values(problem, config), None
     passes = _PASSES if config.caution else 1
@@ -139,20 +140,20 @@ def solve(
 class Trial:
     """A problem whose edges are tried when they are first taken, and what landings cost in it."""
 
-    def __init__(self, problem: Problem, judge: Judge | None = None) -> None:
+    def __init__(self, problem: Problem, judge: Judge | None, doubt: float) -> None:
         self._judge, self.count = judge, 0
         self._cost: NDArray[np.floating] = np.zeros(len(problem.end))
         self._known = self.problem = problem
         if judge is not None:  # what is found of an edge takes the place of what was promised
             self._untried = np.ones(len(problem.edge_reward), bool)
-            reward, error = problem.edge_reward.copy(), problem.edge_error.copy()
+            reward, error = problem.edge_reward - np.float32(doubt), problem.edge_error.copy()
             self._known = self.problem = replace(problem, edge_reward=reward, edge_error=error)
 
     def charge(self, cost: NDArray[np.floating]) -> None:
         """Let landing at a row cost cost[row] per typical step of landing error."""
         known, self._cost = self._known, cost
         self.problem = known  # frees the former one, which is large
-        reward = np.array(known.edge_reward, np.float64)
+        reward = known.edge_reward.copy()
         for part in range(0, len(reward), _EDGES):
             some = slice(part, part + _EDGES)
             reward[some] -= known.edge_error[some] * cost[known.graph.landing[some]]
@@ -177,7 +178,7 @@ class Trial:
 def _agreed(trial: Trial, config: OptimalConfig, plan: Plan, mean: NDArray[Any]) -> Int:
     """Return the choice [Q]: of the steps nearly as good as the best, the one with the highest mean around it."""
     problem, graph, value = trial.problem, trial.problem.graph, plan.value
-    slack = config.agree * float(np.abs(problem.reward).mean())
+    slack = _slack(problem, config)
     choice = plan.choice.copy()
     pairs, asked = np.arange(len(choice)), _parts(graph)
     while len(pairs):  # those whose step had not been tried choose again
@@ -192,6 +193,11 @@ def _agreed(trial: Trial, config: OptimalConfig, plan: Plan, mean: NDArray[Any])
         pairs = trial.attempt(pairs, choice[pairs])
         asked = _parts_of(graph, pairs)
     return choice
+
+
+def _slack(problem: Problem, config: OptimalConfig) -> float:
+    """Return how much worse than the best a step may be that is nearly as good."""
+    return config.agree * float(np.abs(problem.reward).mean())
 
 
 def recorded_values(problem: Problem, config: OptimalConfig) -> Value:

@@ -46,6 +46,7 @@ from trajstitch.stitching.neighbours.kdtree import Tree, nearest_to
 T = TypeVar("T")
 _BLOCK = 4096  # states linearised per call
 _TRIES = 4096  # candidates tried in the ensemble per call
+_FEW = 256  # or at most this many of either
 _SAMPLE = 16384  # recorded steps that the tolerance follows from
 _SHIFT = 0.1  # of the action range, over which differences are taken
 _RIDGE = 1e-4  # keeps the action of a state that an action hardly moves near the recorded one
@@ -153,10 +154,14 @@ class ReachFinder:
     @cached_property
     def around(self) -> tuple[NDArray[np.int32], Float]:
         """The landing states [net, 8] nearest to each landing state, and their distances in typical steps."""
-        near = nearest_to(self._tree, self.place[self.net], min(9, len(self.net)), np.inf)[:, 1:]
+        count = min(9, len(self.net))
+        near = np.full((len(self.net), count), -1, np.int32)
+        near[:, : self.near.shape[1]] = self.near[self.net, :count]
+        far = np.flatnonzero(near[:, -1] < 0)  # some of the nearest are beyond the radius
+        near[far] = self.net[nearest_to(self._tree, self.place[self.net[far]], count, np.inf)]
+        near = near[:, 1:]  # without itself
         distance = np.empty(near.shape, np.float32)
         for part in parts(len(near), _BLOCK):
-            near[part] = self.net[near[part]]
             away = self.place[near[part]] - self.place[self.net[part]][:, None]
             distance[part] = np.linalg.norm(away, axis=2)
         return near, distance
@@ -243,7 +248,7 @@ class ReachFinder:
 
     def _line(self, row: Int) -> Line:
         """Linearise the model around the recorded actions of a block of rows."""
-        row = np.resize(row, _BLOCK)  # always a whole block, so that one shape is compiled
+        row = np.resize(row, _whole(len(row), _BLOCK))
         action, (low, high) = self.recorded[row], map(np.asarray, self.box)
         # Differences are taken towards the farther end of the range, so that actions stay within it.
         shift = np.where(action > (low + high) / 2, -_SHIFT, _SHIFT) * (high - low)
@@ -260,7 +265,7 @@ class ReachFinder:
         These are pair, column, and the landing error and the reward that it expects.
         """
         rows, columns = shown.shape
-        padded = np.full((_BLOCK, -(-columns // 16) * 16), -1, np.int32)  # so that few shapes are compiled
+        padded = np.full((len(line.mean), -(-columns // 16) * 16), -1, np.int32)  # so that few shapes are compiled
         padded[:rows, :columns] = shown
         error, reward = map(np.asarray, _promises(line, self.place[padded], self.box))
         pair, column = np.nonzero((padded >= 0) & (error < self.tolerance))
@@ -295,9 +300,9 @@ class ReachFinder:
         """Ask the ensemble about corrected actions: of those tried, given where they led, or the recorded ones."""
         found = [_no_outcome(self.data.obs_dim, self.data.action_dim)]
         for part in parts(len(pair), _TRIES):
-            # Always a whole call, so that one shape is compiled.
-            where, goal = np.resize(pair[part], _TRIES), np.resize(landing[part], _TRIES)
-            before = tried and tuple(np.resize(one[part], (_TRIES, one.shape[1])) for one in tried)
+            size = _whole(part.stop - part.start, _TRIES)
+            where, goal = np.resize(pair[part], size), np.resize(landing[part], size)
+            before = tried and tuple(np.resize(one[part], (size, one.shape[1])) for one in tried)
             action = _corrected(line, where, before, self.place[goal], self.box)
             outcome = self._outcome(source[where], action, goal)
             found.append(Outcome(*(column[: part.stop - part.start] for column in outcome)))
@@ -405,6 +410,11 @@ def _no_aim(actions: int) -> Aim:
 
 def _no_outcome(states: int, actions: int) -> Outcome:
     return Outcome(*_no_aim(actions), np.zeros((0, states), np.float32))
+
+
+def _whole(length: int, block: int) -> int:
+    """Return the size to which a call is filled up, so that few shapes are compiled: a block, or few."""
+    return _FEW if length <= _FEW < block else block
 
 
 def one_per_cell(place: Float, size: float) -> Int:
