@@ -367,6 +367,20 @@ def test_blocks_at_the_same_time_change_nothing(world, monkeypatch):
     assert len(graph.landing) > 2000
 
 
+@pytest.mark.parametrize("nearest", [4, 48])
+def test_around_landing_states_are_the_nearest_others(nearest):
+    """Also where some of these are beyond the radius, and where fewer neighbours of a state are known."""
+    data = rolled(Point())
+    finder = ReachFinder(data, Point(), ReachConfig(net=0.3, radius=1.2, nearest=nearest))
+    near, distance = finder.around
+    away = np.linalg.norm(finder.place[finder.net][:, None] - finder.place[finder.net], axis=2)
+    np.fill_diagonal(away, np.inf)
+    assert 0 < (np.sort(away)[:, 7] > 1.2).sum() < len(near)
+    np.testing.assert_allclose(distance, np.sort(away)[:, :8], rtol=1e-5)
+    assert near.shape == distance.shape
+    assert np.isin(near, finder.net).all()
+
+
 @pytest.mark.parametrize(("world", "actions"), [(Point(), 2), (Momentum(), 1)])
 def test_where_the_world_is_linear_promises_are_what_trying_finds(world, actions):
     data = rolled(world, actions)
@@ -407,8 +421,9 @@ def test_graphs_grow():
 def test_blocks_do_not_matter(monkeypatch):
     data = rolled(Curved())
     graphs, aims = [], []
-    for block, tries in ((16, 48), (1024, 16384)):
+    for block, tries, few in ((16, 48, 8), (1024, 16384, 64)):
         monkeypatch.setattr(reach, "_BLOCK", block)
+        monkeypatch.setattr(reach, "_FEW", few)
         monkeypatch.setattr(reach, "_TRIES", tries)
         finder = ReachFinder(data, Curved(), ReachConfig(tolerance=0.1))
         graphs.append(extended(finder))

@@ -52,6 +52,7 @@ _SIZES: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "candidates": ("candidate steps", "", number),
     "edges": ("edges", "candidates that are more plausible than the recorded step", number),
     "share_of_states_with_an_edge": ("share of steps with at least one edge", "", percent),
+    "tried": ("edges that the plan tried", "it takes no other; those that it did not try promised less", number),
     "rounds": ("rounds of policy iteration", "until no step is better", number),
     "residual": ("residual", "the most by which a step is better than the chosen one", number),
     "recorded_value": ("value of the start states, as recorded", "discounted", number),
@@ -64,7 +65,7 @@ _SIZES_OF_REACH = _SIZES | {
         "in typical steps; unless given, nine of ten recorded steps are below, within bounds",
         number,
     ),
-    "edges": ("edges", "candidates that an action leads to", number),
+    "edges": ("edges", "candidates that an action leads to, or promises to before it is tried", number),
     "share_of_states_with_an_edge": ("share of states with a way on that was not recorded", "", percent),
 }
 

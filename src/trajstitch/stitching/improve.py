@@ -285,11 +285,12 @@ def _improve_optimally(
     seconds = [time.monotonic() - begin]
     sizes = _sizes(graph) | {
         "rounds": plan.rounds,
-        "tried": plan.tried,
         "residual": plan.residual,
         "recorded_value": float(recorded[data.row[data.start[:-1]]].mean()),
         "planned_value": float(plan.value[data.row[data.start[:-1]]].mean()),
     }
+    if plan.tried:
+        sizes["tried"] = plan.tried
     history, improved = [{"iteration": 1, **entry}], to_dataset(data, composed)
     return Result(improved, history, training, errors, sizes, best, composed.accepted, seconds)
 
