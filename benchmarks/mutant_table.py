@@ -258,7 +258,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("reward - error * self._cost", "reward + error * self._cost", "errors that are found are rewarded"),
         ("known.edge_reward[edge], known.edge_error[edge] = reward, error", "pass", "what is found is forgotten"),
         ("self._untried[edge] = False", "pass", "edges are tried again and again"),
-        ("pairs = trial.attempt(pairs, choice[pairs])", "pairs = pairs[:0]", "agreed steps are not tried"),
+        ("pairs = lazy.attempt(pairs, choice[pairs])", "pairs = pairs[:0]", "agreed steps are not tried"),
         ("np.where(best[better] >= stay[better]", "np.where(best[better] > stay[better]", "ties the other way"),
         ("discount *= discount", "discount *= 1", "later steps are not discounted"),
         ("residual = max(residual, most)", "residual = min(residual, most)", "a residual of 0"),
@@ -316,7 +316,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "stitching/edges.py": [
-        ("aim.error < self.finder.tolerance, aim", "aim.error < np.inf, aim", "what misses is an edge"),
+        ("good = aim.error < self.finder.tolerance", "good = aim.error < np.inf", "what misses is an edge"),
         (
             "place = order[np.searchsorted(tried, edge, sorter=order)]",
             "place = np.arange(len(edge))",

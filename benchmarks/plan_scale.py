@@ -109,7 +109,7 @@ def measure_graph(name: str, transitions: int, steps: int | None, tolerance: flo
     error = graph.epsilon - graph.margin
     problem = Problem(graph, data.reward, graph.reward, error, end)
     around, trials = Reachable(finder).neighbourhood, Trials(finder, graph)
-    plan = stages.time("plan", lambda: solve(problem, OptimalConfig(), around, judge=trials.judge))
+    plan = stages.time("plan", lambda: solve(problem, OptimalConfig(), around, attempt=trials.attempt))
     measure_walks(stages, graph, plan, data.row[data.start[:-1]], len(data.obs))
     paper_stages = ["plausible neighbours", "plausible edges"]
     ours = ["reachable setup", "reachable net", "reachable neighbours", "reachable edges", "plan"]

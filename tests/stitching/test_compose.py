@@ -185,13 +185,12 @@ def test_what_is_promised_and_not_found_is_not_taken(monkeypatch):
     found = []
 
     def watched(self, pair, edge):
-        reward, error = judge(self, pair, edge)
-        found.append(error < self.finder.tolerance)
-        np.testing.assert_array_equal(np.isfinite(reward), found[-1])
+        reward, error = attempt(self, pair, edge)
+        found.append(np.isfinite(reward))
         return reward, error
 
-    judge = Trials.judge
-    monkeypatch.setattr(Trials, "judge", watched)
+    attempt = Trials.attempt
+    monkeypatch.setattr(Trials, "attempt", watched)
     data = relay(env_horizon=60)
     result = improve(data, COMPOSE, models=dataclasses.replace(OWN, world=Bounded()))
     assert not np.concatenate(found).all()

@@ -278,7 +278,7 @@ def test_edges_are_tried_until_all_that_are_taken_have_been(problem, discount, s
     error = np.maximum(problem.edge_error + better[1], 0)
     asked = []
 
-    def judge(pair, edge):
+    def attempt(pair, edge):
         assert ((graph.begin[pair] <= edge) & (edge < graph.begin[pair + 1])).all()
         asked.extend(edge.tolist())
         return true[edge], error[edge]
@@ -288,7 +288,7 @@ def test_edges_are_tried_until_all_that_are_taken_have_been(problem, discount, s
     config = OptimalConfig(discount=discount, caution=2.0, agree=0.0, tolerance=1e-12)
     before = problem.edge_reward.copy(), problem.edge_error.copy()
     with patch.object(optimal, "_PAIRS", 3):
-        plan = solve(problem, config, around, judge=judge)
+        plan = solve(problem, config, around, attempt=attempt)
     np.testing.assert_array_equal(before, (problem.edge_reward, problem.edge_error))  # the caller's
     assert plan.tried == len(asked) == len(set(asked))
     taken = plan.choice[plan.choice >= 0]
@@ -313,7 +313,7 @@ def test_few_edges_are_tried_where_promises_hold():
     true = promised.copy()
     true[9] = -np.inf
     true[18:20] = 7.5, 8.5
-    plan = solve(problem, OptimalConfig(), judge=lambda pair, edge: (true[edge], np.zeros(len(edge))))
+    plan = solve(problem, OptimalConfig(), attempt=lambda pair, edge: (true[edge], np.zeros(len(edge))))
     assert plan.choice.tolist() == [8, 19, *range(29, 10 * many, 10)]
     assert plan.tried == many + 1
 
@@ -325,11 +325,11 @@ def test_of_steps_that_agree_one_is_taken_that_was_tried():
     around = Neighbourhood(lambda v: np.zeros(5), lambda v: np.array([0, 0.7, 1.0, 3.0, 2.0]))
     asked = []
 
-    def judge(pair, edge):
+    def attempt(pair, edge):
         asked.append(edge.tolist())
         return np.where(edge == 2, -np.inf, problem.edge_reward[edge]), np.zeros(len(edge))
 
-    assert solve(problem, OptimalConfig(agree=0.1), around, judge=judge).choice.tolist() == [0]
+    assert solve(problem, OptimalConfig(agree=0.1), around, attempt=attempt).choice.tolist() == [0]
     assert asked == [[0], [2]]
 
 

@@ -137,12 +137,13 @@ class Trials:
         self._edges: list[Int] = []
         self._aims: list[Aim] = []
 
-    def judge(self, pair: Int, edge: Int) -> tuple[Float, Float]:
-        """Try these edges; see `optimal.Judge`."""
+    def attempt(self, pair: Int, edge: Int) -> tuple[Float, Float]:
+        """Try these edges; see `optimal.Attempt`."""
         aim = self.finder.aim(self.graph.source[pair], self.graph.landing[edge])
         self._edges.append(edge)
         self._aims.append(aim)
-        return np.where(aim.error < self.finder.tolerance, aim.reward, -np.inf), aim.error
+        good = aim.error < self.finder.tolerance
+        return np.where(good, aim.reward, -np.inf), np.where(good, aim.error, 0)
 
     def make(self, graph: Graph, pair: Int, edge: Int) -> Steps:
         """Make the steps of edges that were tried; see `Edges.make`."""

@@ -275,7 +275,7 @@ def _improve_optimally(
     problem = _problem(setup, graph, end)
     if isinstance(edges, Reachable):
         trials = Trials(edges.finder, graph)
-        plan = solve(problem, config.optimal, edges.neighbourhood, setup.tell("plan"), trials.judge)
+        plan = solve(problem, config.optimal, edges.neighbourhood, setup.tell("plan"), trials.attempt)
         make = trials.make
     else:
         plan = solve(problem, config.optimal, None, setup.tell("plan"))

@@ -56,8 +56,8 @@ _NEGLIGIBLE = 1e-13  # a discount below this ends the doubling
 _FEW = 16, 64, 512  # changes are followed upstream to at most rows/16 or 64 states, 512 steps; else all are valued
 
 Value = NDArray[np.float64]
-# Of edges, by their pairs and numbers: what they earn, -inf where there is no such step, and their landing errors.
-Judge = Callable[[Int, Int], tuple[NDArray[np.floating], NDArray[np.floating]]]
+# Tries edges, given their pairs and numbers: what they earn, -inf where there is no such step, and landing errors.
+Attempt = Callable[[Int, Int], tuple[NDArray[np.floating], NDArray[np.floating]]]
 OfValues = Callable[[Value], NDArray[np.floating]]  # values [rows] -> something for every row
 
 
@@ -97,7 +97,7 @@ class Plan:
     choice: Int  # [Q] the edge that each pair's source takes; -1: the recorded step
     rounds: int
     residual: float  # the largest amount by which a step is better than `value`
-    tried: int = 0  # edges that were judged
+    tried: int = 0  # edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,38 +113,38 @@ def solve(
     config: OptimalConfig,
     around: Neighbourhood | None = None,
     tell: Tell = silent,
-    judge: Judge | None = None,
+    attempt: Attempt | None = None,
 ) -> Plan:
     """Find the best steps; without a neighbourhood, every landing is taken for certain.
 
-    With a judge, the problem's edges are promises, and the edges that the plan takes are judged.
+    With `attempt`, the problem's edges are promises, and those that the plan takes are tried.
     """
     if around is None:
         around = Neighbourhood(lambda value: np.zeros(len(value)), lambda value: value)
         config = replace(config, caution=0.0, agree=0.0)
-    trial = Trial(problem, judge, _DOUBT * _slack(problem, config))
+    lazy = LazyProblem(problem, attempt, _DOUBT * _slack(problem, config))
     incoming = incoming_of(problem.graph, len(problem.end))
     value, choice = recorded_values(problem, config), None
     passes = _PASSES if config.caution else 1
     for k in range(passes):
         if config.caution:
-            trial.charge(config.caution * config.discount * around.slopes(value))
-        plan = _solve(trial, config, choice, incoming, np.inf if k == passes - 1 else 1)
+            lazy.charge(config.caution * config.discount * around.slopes(value))
+        plan = _solve(lazy, config, choice, incoming, np.inf if k == passes - 1 else 1)
         value, choice = plan.value, plan.choice
-        tell(k + 1, passes, f"{plan.rounds} rounds" + (f", {trial.count:,} edges tried" if judge else ""))
+        tell(k + 1, passes, f"{plan.rounds} rounds" + (f", {lazy.count:,} edges tried" if attempt else ""))
     if config.agree:
-        plan = replace(plan, choice=_agreed(trial, config, plan, around.means(plan.value)))
-    return replace(plan, tried=trial.count)
+        plan = replace(plan, choice=_agreed(lazy, config, plan, around.means(plan.value)))
+    return replace(plan, tried=lazy.count)
 
 
-class Trial:
+class LazyProblem:
     """A problem whose edges are tried when they are first taken, and what landings cost in it."""
 
-    def __init__(self, problem: Problem, judge: Judge | None, doubt: float) -> None:
-        self._judge, self.count = judge, 0
+    def __init__(self, problem: Problem, attempt: Attempt | None, doubt: float) -> None:
+        self._attempt, self.count = attempt, 0
         self._cost: NDArray[np.floating] = np.zeros(len(problem.end))
         self._known = self.problem = problem
-        if judge is not None:  # what is found of an edge takes the place of what was promised
+        if attempt is not None:  # what is found of an edge takes the place of what was promised
             self._untried = np.ones(len(problem.edge_reward), bool)
             reward, error = problem.edge_reward - np.float32(doubt), problem.edge_error.copy()
             self._known = self.problem = replace(problem, edge_reward=reward, edge_error=error)
@@ -161,23 +161,23 @@ class Trial:
 
     def attempt(self, pair: Int, edge: Int) -> Int:
         """Try those of the steps that are edges not tried yet; return their pairs."""
-        if self._judge is None:
+        if self._attempt is None:
             return pair[:0]
         fresh = edge >= 0
         fresh[fresh] = self._untried[edge[fresh]]
         pair, edge = pair[fresh], edge[fresh]
         if len(pair):
             known, self.count = self._known, self.count + len(pair)
-            reward, error = self._judge(pair, edge)
+            reward, error = self._attempt(pair, edge)
             known.edge_reward[edge], known.edge_error[edge] = reward, error
             self.problem.edge_reward[edge] = reward - error * self._cost[known.graph.landing[edge]]
             self._untried[edge] = False
         return pair
 
 
-def _agreed(trial: Trial, config: OptimalConfig, plan: Plan, mean: NDArray[Any]) -> Int:
+def _agreed(lazy: LazyProblem, config: OptimalConfig, plan: Plan, mean: NDArray[Any]) -> Int:
     """Return the choice [Q]: of the steps nearly as good as the best, the one with the highest mean around it."""
-    problem, graph, value = trial.problem, trial.problem.graph, plan.value
+    problem, graph, value = lazy.problem, lazy.problem.graph, plan.value
     slack = _slack(problem, config)
     choice = plan.choice.copy()
     pairs, asked = np.arange(len(choice)), _parts(graph)
@@ -190,7 +190,7 @@ def _agreed(trial: Trial, config: OptimalConfig, plan: Plan, mean: NDArray[Any])
             best, place = _best_of(around, first)
             stay = np.where(_recorded(problem, config, value, some) >= least, mean[graph.target[some]], -np.inf)
             choice[some] = np.where(best > stay, _at(edges, place), -1)
-        pairs = trial.attempt(pairs, choice[pairs])
+        pairs = lazy.attempt(pairs, choice[pairs])
         asked = _parts_of(graph, pairs)
     return choice
 
@@ -205,9 +205,11 @@ def recorded_values(problem: Problem, config: OptimalConfig) -> Value:
     return _value_of(problem, config, np.full(len(problem.graph.source), -1))
 
 
-def _solve(trial: Trial, config: OptimalConfig, choice: Int | None, incoming: Incoming, trials: float) -> Plan:
+def _solve(
+    lazy: LazyProblem, config: OptimalConfig, choice: Int | None, incoming: Incoming, trials: float
+) -> Plan:
     """Solve the graph, beginning with this choice; edges are tried at most so many times."""
-    problem, every = trial.problem, np.arange(len(trial.problem.graph.source))
+    problem, every = lazy.problem, np.arange(len(lazy.problem.graph.source))
     choice = np.full(len(every), -1) if choice is None else choice.copy()
     value = _value_of(problem, config, choice)
     moved: Moved | None = None  # since steps were compared; None: perhaps all
@@ -219,7 +221,7 @@ def _solve(trial: Trial, config: OptimalConfig, choice: Int | None, incoming: In
         else:
             changed = _compare_some(problem, config, value, margin, choice, incoming, moved)
         if not len(changed) and trials:
-            changed, trials, most = trial.attempt(every, choice), trials - 1, rounds + _ROUNDS
+            changed, trials, most = lazy.attempt(every, choice), trials - 1, rounds + _ROUNDS
             _choose(problem, config, value, choice, changed)
         if not len(changed) and moved is None:
             return Plan(value, choice, rounds, residual)
