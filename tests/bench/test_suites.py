@@ -441,6 +441,14 @@ def test_a_program_that_was_stopped_is_resumed(tmp_path, monkeypatch):
     assert record(tmp_path, "bc")["made"]["resumed"]
 
 
+def test_a_cell_whose_scoring_was_stopped_is_resumed_too(tmp_path):
+    program = {"cells": ["demo/bc"], "seconds": {"train": 2.0}}
+    (tmp_path / "timings.json").write_text(json.dumps({**program, "resumed": False}))
+    assert cells._made_before(tmp_path) == {"resumed": False, "together": program}
+    (tmp_path / "scores").mkdir()
+    assert cells._made_before(tmp_path) == {"resumed": True, "together": program}
+
+
 def _stopped(train):
     def wrapped(*arguments, **options):
         train(*arguments, **options)
