@@ -15,7 +15,7 @@ import pytest
 from trajstitch.bench import cells, datasets, engine
 from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, record_path, stored_grid
 from trajstitch.bench.published import published_score
-from trajstitch.bench.suites import RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
+from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
 from trajstitch.cli import main
 from trajstitch.errors import InputError
 from trajstitch.formats import load
@@ -51,6 +51,19 @@ def test_cells_that_work_side_by_side_are_of_different_data():
     assert len({cell.data for cell in found[:12]}) == 12
     built = [cell.recipe.planner is not None or cell.recipe.teacher is not None for cell in found]
     assert built == sorted(built)
+
+
+def test_the_page_and_the_help_name_what_there_is(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    assert "eighteen methods" in page
+    assert len(TABLE1) == 18
+    methods = page[page.index("The methods of `table1`") : page.index("## Narrow or shrink")]
+    assert [name for name in TABLE1 if f"`{name}`" not in methods] == []
+    assert [name for name in (*PRESET, *SUITES) if f"`{name}`" not in page] == []
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    said = capsys.readouterr().out
+    assert [name for name in (*PRESET, *SUITES) if name not in said] == []
 
 
 def test_a_data_set_has_the_paper_s_rules():

@@ -52,7 +52,8 @@ class Bench(Command):
     episodes: MaybeInt = None
     """Evaluation episodes per policy and checkpoint; unless given, the suite's."""
     checkpoints: MaybeInt = None
-    """Times that each policy is stored and scored on the way, the end included; unless given, the suite's."""
+    """How often, at most, each policy is stored and scored on the way, the end included; unless given, the
+    suite's."""
     shared: str = "shared"
     """Folder with policies/ and replay/, for data sets that are not in the cache of D4RL's files."""
     engine: str = "local"
