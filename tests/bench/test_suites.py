@@ -454,6 +454,19 @@ def test_a_program_that_was_stopped_is_resumed(tmp_path, monkeypatch):
     assert record(tmp_path, "bc")["made"]["resumed"]
 
 
+def test_a_program_that_ended_is_not_run_again(tmp_path, monkeypatch):
+    sizes = {"seeds": 1, "steps": 4, "methods": ("bc",), "data": ("demo", "demo-random")}
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "_train", _stopped(lambda *_: None))
+        with pytest.raises(KeyboardInterrupt):
+            engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes)
+    program = json.loads((tmp_path / "runs" / "demo" / "bc" / "timings.json").read_text())
+    monkeypatch.setattr(cells, "train_together", lambda *_, **__: pytest.fail("trained again"))
+    assert engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes) == {}
+    made = record(tmp_path, "bc")["made"]
+    assert {**made["together"], "resumed": made["resumed"]} == program
+
+
 def test_a_cell_whose_scoring_was_stopped_is_resumed_too(tmp_path):
     program = {"cells": ["demo/bc"], "seconds": {"train": 2.0}}
     (tmp_path / "timings.json").write_text(json.dumps({**program, "resumed": False}))

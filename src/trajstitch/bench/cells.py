@@ -220,7 +220,7 @@ def train_cells(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> N
             cells, key=lambda cell: cell.name
         ):  # one order, so that no two calls wait for each other
             stack.enter_context(waiting_for(record_path(out, cell)))
-        left = [cell for cell in cells if not record_path(out, cell).exists()]
+        left = [cell for cell in cells if not (record_path(out, cell).exists() or _is_trained(out, cell))]
         if not left:
             return
         method, options = left[0].recipe.method, _schedule(grid, left[0])
@@ -234,6 +234,10 @@ def train_cells(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> N
         together = {"cells": [cell.name for cell in left], "seconds": clock.seconds, "resumed": resumed}
         for folder in folders:
             write_json(folder / _TOGETHER, together)
+
+
+def _is_trained(out: Path, cell: Cell) -> bool:
+    return (out / "runs" / cell.name / "policy.npz").exists()
 
 
 def _schedule(grid: Grid, cell: Cell) -> dict[str, Any]:
