@@ -368,6 +368,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("(state.model if keep_last else best)", "best", "keep_last ignored"),
         ("jax.random.split(jax.random.fold_in(key, step))", "jax.random.split(key)", "the same rows at each step"),
         ("keep[light] = share[light]", "keep[light] = 1", "rows weigh alike"),
+        ("min(1.0, np.max(share))", "1.0", "no row is heavy where the mean is rounded up"),
+        ("span.stop > following.start", "span.stop < following.start", "rows that members share are refused"),
         ("for part in parts], 0, counts)", "for part in parts], 0)", "parts of different lengths count alike"),
         ("first % learner.refresh_interval == 0:", "first == 0:", "refreshed only once"),
         ("(part.start, len(part))", "(0, len(part))", "members share their rows"),
@@ -515,6 +517,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("np.arange(1, data.transitions + 1)", "np.arange(data.transitions)", "the action itself follows"),
         ("data.start[1:] - 1] = data.terminal", "data.start[1:] - 1] = True", "steps before a cut are learned"),
         (", layer_norm=True", "", "critics without layer norms"),
+        ("self.fit.steps // self.delay", "self.fit.steps", "the actor's rate does not reach 0"),
     ],
     "methods/td3tsbc.py": [
         ("DEFAULT = Switch(800_000)", "DEFAULT = Switch(900_000)", "another default of the switch"),
@@ -559,6 +562,10 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("following[data.start[1:] - 1] = data.transitions", "following[:0] = 0", "gains of the next trajectory"),
         ("config.discount * config.gae_lambda)", "config.discount)", "gae_lambda ignored"),
         ("if worth > share else", "if worth < share else", "the search goes the other way"),
+        ("near = -distances", "near = distances", "steps far from the policy count more"),
+        ("config) + _in_stds(near)", "config) + near", "the distance in no unit beside the critics"),
+        ("act(data.obs[data.row[a:b]])", "act(data.obs[a:b])", "the policy is asked about other states"),
+        ("(data.action[a:b] - action) / half", "data.action[a:b] - action", "distances in raw units"),
         ("np.minimum(score - np.quantile(score, _CLIP), 0)", "score - score.max()", "no clip"),
         (
             "jax.vmap(one.value)(obs))(model).mean(0)",

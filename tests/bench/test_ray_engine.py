@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +97,60 @@ def test_a_cell_that_fails_says_why_and_a_stitch_that_fails_ends_its_cells(clust
     assert "2 of 3 cells failed, the first, demo/ts-bc.s0: no node of the" in capsys.readouterr().err
     sentence = (tmp_path / "out/records/demo/ts-percent-bc.s0.failed").read_text()
     assert sentence.startswith("no node of the cluster has 64 CPUs, 0 GPUs and")
+
+
+class _Reference:
+    def __init__(self, value):
+        self.value = value
+
+
+class _RayHere:
+    """What the engine asks of Ray, done in this process."""
+
+    exceptions = SimpleNamespace(RayTaskError=type("RayTaskError", (Exception,), {}), RayError=OSError)
+
+    def __init__(self):
+        self.started = []
+
+    def remote(self, **_):
+        return lambda work: SimpleNamespace(
+            options=lambda name, **_: SimpleNamespace(remote=self._task(work, name))
+        )
+
+    def _task(self, work, name):
+        def start(*arguments):
+            self.started.append(name)
+            return _Reference(work(*(getattr(one, "value", one) for one in arguments)))
+
+        return start
+
+    def put(self, value):
+        return _Reference(value)
+
+    def wait(self, references, timeout):
+        return references[:1], references[1:]
+
+    def get(self, reference):
+        return reference.value
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 1, "memory": 2**40}}]
+
+
+@pytest.mark.parametrize("asked", [(), ("rebrac",)])
+def test_a_teacher_is_trained_once_before_its_pupils(asked, tmp_path, monkeypatch):
+    """Where it is a cell of its own and where it is not; the records are those of this machine's processes."""
+    ray = _RayHere()
+    monkeypatch.setattr(ray_engine, "connected", lambda *_: nullcontext(ray))
+    grid = make_grid("smoke", seeds=2, steps=4, methods=("distilled", "guided", *asked))
+    here, there = tmp_path / "here", tmp_path / "there"
+    for out in (here, there):
+        open_folder(out, grid)
+    assert run_ray(there, tmp_path, grid, grid.cells, Cluster()) == {}
+    assert ray.started == ["cell demo/rebrac", "cell demo/distilled", "cell demo/guided"]
+    assert run_local(here, tmp_path, grid, grid.cells, 1) == {}
+    assert records(there) == records(here)
+    assert (there / "runs/demo/rebrac/policy.npz").exists()
 
 
 def test_the_memory_of_a_cell_is_for_all_data_that_it_needs(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from trajstitch.bench import cells, datasets, engine
 from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, record_path, stored_grid
 from trajstitch.bench.published import published_score
-from trajstitch.bench.suites import RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
+from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
 from trajstitch.cli import main
 from trajstitch.errors import InputError
 from trajstitch.formats import load
@@ -50,6 +51,19 @@ def test_cells_that_work_side_by_side_are_of_different_data():
     assert len({cell.data for cell in found[:12]}) == 12
     built = [cell.recipe.planner is not None or cell.recipe.teacher is not None for cell in found]
     assert built == sorted(built)
+
+
+def test_the_page_and_the_help_name_what_there_is(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    assert "eighteen methods" in page
+    assert len(TABLE1) == 18
+    methods = page[page.index("The methods of `table1`") : page.index("## Narrow or shrink")]
+    assert [name for name in TABLE1 if f"`{name}`" not in methods] == []
+    assert [name for name in (*PRESET, *SUITES) if f"`{name}`" not in page] == []
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    said = capsys.readouterr().out
+    assert [name for name in (*PRESET, *SUITES) if name not in said] == []
 
 
 def test_a_data_set_has_the_paper_s_rules():
@@ -417,14 +431,98 @@ def test_data_sets_of_a_method_share_a_program(tmp_path, monkeypatch):
     assert engine.run_suite("smoke", tmp_path / "alone", workers=1, **sizes) == {}
     for cell in grid.cells:
         ours, theirs = (json.loads(record_path(tmp_path / way, cell).read_text()) for way in ("together", "alone"))
-        for made in (ours, theirs):
-            del made["made"]
+        here, there = ours.pop("made"), theirs.pop("made")
+        assert not here["resumed"]
+        assert here["together"]["cells"] == [one.name for one in grid.cells if one.method == cell.method]
+        assert here["together"]["seconds"]["train"] > here["seconds"]["train"]
+        assert "together" not in there
         assert ours.keys() == theirs.keys()
         assert ours["settings"] == theirs["settings"]
         np.testing.assert_allclose(ours["returns"], theirs["returns"], rtol=1e-3)
     monkeypatch.setattr(cells, "train_together", lambda *words, **_: trained.append(words))
     cells.train_cells(tmp_path / "together", Path("shared"), grid, grid.cells)
     assert trained == []  # all are finished
+
+
+def test_a_program_that_was_stopped_is_resumed(tmp_path, monkeypatch):
+    sizes = {"seeds": 1, "steps": 4, "methods": ("bc",), "data": ("demo", "demo-random")}
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "train_together", _stopped(cells.train_together))
+        with pytest.raises(KeyboardInterrupt):
+            engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes)
+    assert engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes) == {}
+    assert record(tmp_path, "bc")["made"]["resumed"]
+
+
+def test_a_program_that_ended_is_not_run_again(tmp_path, monkeypatch):
+    sizes = {"seeds": 1, "steps": 4, "methods": ("bc",), "data": ("demo", "demo-random")}
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "_train", _stopped(lambda *_: None))
+        with pytest.raises(KeyboardInterrupt):
+            engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes)
+    program = json.loads((tmp_path / "runs" / "demo" / "bc" / "timings.json").read_text())
+    monkeypatch.setattr(cells, "train_together", lambda *_, **__: pytest.fail("trained again"))
+    assert engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes) == {}
+    made = record(tmp_path, "bc")["made"]
+    assert {**made["together"], "resumed": made["resumed"]} == program
+
+
+def test_a_cell_whose_scoring_was_stopped_is_resumed_too(tmp_path):
+    program = {"cells": ["demo/bc"], "seconds": {"train": 2.0}}
+    (tmp_path / "timings.json").write_text(json.dumps({**program, "resumed": False}))
+    assert cells._made_before(tmp_path) == {"resumed": False, "together": program}
+    (tmp_path / "scores").mkdir()
+    assert cells._made_before(tmp_path) == {"resumed": True, "together": program}
+
+
+def _stopped(train):
+    def wrapped(*arguments, **options):
+        train(*arguments, **options)
+        raise KeyboardInterrupt
+
+    return wrapped
+
+
+def test_a_program_that_fails_is_told_and_its_cells_run_alone(tmp_path, monkeypatch, caplog):
+    def fails(*_, **__):
+        raise InputError("no room")
+
+    sizes = {"seeds": 1, "steps": 4, "methods": ("bc",), "data": ("demo", "demo-random")}
+    monkeypatch.setattr(cells, "train_together", fails)
+    assert engine.run_suite("smoke", tmp_path, workers=1, together=True, **sizes) == {}
+    (said,) = caplog.messages
+    assert said == (
+        "demo/bc and demo-random/bc cannot be trained in one program (no room); each is trained on its own"
+    )
+    assert "together" not in record(tmp_path, "bc")["made"]
+
+
+def test_a_program_whose_process_dies_is_told(tmp_path, monkeypatch, caplog):
+    grid = make_grid("smoke", methods=("bc",), data=("demo", "demo-random"))
+    open_folder(tmp_path, grid)
+    monkeypatch.setattr(engine, "_attempt", lambda *_: None)
+    monkeypatch.setattr(engine.multiprocessing, "get_context", lambda method: SimpleNamespace(Process=_Dying))
+    engine.run_local(tmp_path, Path("shared"), grid, grid.cells, 2, together=True)
+    assert [said.partition("(")[2] for said in caplog.messages] == [
+        "the process ended with code -9); each is trained on its own"
+    ]
+
+
+def test_calls_that_name_data_in_another_order_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    grid = make_grid("smoke", methods=("bc",), data=("demo", "demo-random"))
+    locked = []
+
+    @contextmanager
+    def noting(target):
+        locked.append(target.parent.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()  # as if another call had run it
+        yield
+
+    monkeypatch.setattr(cells, "waiting_for", noting)
+    for order in (grid.cells, grid.cells[::-1]):
+        cells.train_cells(tmp_path, Path("shared"), grid, order)
+    assert locked[:2] == locked[2:]
 
 
 def _counting(attempt, seen):
@@ -437,10 +535,18 @@ def _counting(attempt, seen):
 
 def test_what_can_share_a_program():
     grid = make_grid("table1", data=("hopper-medium", "walker2d-medium", "halfcheetah-expert"), preset="short")
-    jobs = engine.plan_jobs(grid.cells, together=True)
+    jobs = engine.plan_jobs(grid, grid.cells, together=True)
     shared = [job.cells for job in jobs if job.part == "train"]
     assert {group[0].method for group in shared} == {
-        *("bc", "percent-bc", "weighted", "iql", "td3bc", "rebrac", "mbop", "cql"),
+        *(
+            "bc",
+            "percent-bc",
+            "weighted",
+            "iql",
+            "td3bc",
+            "rebrac",
+            "cql",
+        ),  # mbop plans by a rule of each data set
         *("ts-bc", "optimal", "distilled", "guided", "guided-weighted"),
     }
     for group in shared:  # walker2d and halfcheetah are of one size; members of a program have one first seed
@@ -453,7 +559,12 @@ def test_what_can_share_a_program():
         *[("ts-bc",)] * 3,
         ("weighted", "guided-weighted"),
     ]
-    assert engine.plan_jobs(grid.cells, together=False) == [engine.Job("run", (cell,)) for cell in grid.cells]
+    alone = engine.plan_jobs(grid, grid.cells, together=False)
+    assert alone == [engine.Job("run", (cell,)) for cell in grid.cells]
+    (weigh,) = (job for job in jobs if job.part == "make" and job.cells[0].name == "walker2d-medium/weighted")
+    assert engine._is_ready(weigh, alone)  # what is made for both needs no teacher
+    alike = make_grid("table1", data=("hopper-replay", "hopper-medium-replay"), methods=("mbop",))
+    assert len(engine.plan_jobs(alike, alike.cells, together=True)) == 1 + 1 + 1 + 2
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -480,6 +591,21 @@ def test_what_cells_need_comes_before_them(workers, tmp_path, monkeypatch):
             < begun["train:demo/distilled+demo-random/distilled"]
         )
         assert ended[f"run:{data}/rebrac"] < begun["train:demo/guided+demo-random/guided"]
+
+
+class _Dying:
+    """A process that the system kills before it does anything."""
+
+    exitcode = -9
+
+    def __init__(self, target, args):
+        self.sentinel, self.end = os.pipe()
+
+    def start(self):
+        os.close(self.end)
+
+    def join(self):
+        pass
 
 
 class _Thread(Thread):
@@ -516,3 +642,8 @@ def test_a_teacher_is_trained_once_and_distilled(tmp_path):
     assert share == pytest.approx([0.1, 0.1], rel=0.05)
     assert made["guided"]["settings"]["weigh"] == made["guided-weighted"]["settings"]["weigh"]
     assert "weigh" not in made["distilled"]["settings"]
+    assert [made[name]["settings"]["teacher"] for name in pupils] == [made["rebrac"]["settings"]["train"]] * 3
+    ran = json.loads((tmp_path / "data" / "demo" / "rebrac" / "config.json").read_text())["settings"]["config"]
+    assert made["distilled"]["settings"]["improve"] == ran
+    assert ran["planner"] == "policy"
+    assert "improve" not in made["guided"]["settings"]

@@ -1,16 +1,19 @@
 """Several data sets in one training run: each run ends as if it had been trained alone."""
 
+import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
 
+from trajstitch.data import normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.jobs import train as training
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.train import train_run, train_together
 from trajstitch.methods import METHODS, defaults
+from trajstitch.methods.bc import BC
 from trajstitch.policies.policy_files import load_policy
 from worlds import random_dataset
 
@@ -53,6 +56,16 @@ def test_runs_are_those_of_training_alone(method, settings, tmp_path, monkeypatc
     train_run(method, SETS[1], outs[1], seeds=2, every=EVERY, **settings[1])
 
 
+def test_data_without_weights_are_trained_as_alone_beside_data_with_weights(tmp_path):
+    weighed = dataclasses.replace(SETS[1], weight=normalised_weight(np.arange(SETS[1].transitions) ** 2))
+    outs = together(tmp_path / "together", "bc", [SMALL, SMALL], [SETS[0], weighed], seed=3)
+    for data, out in zip((SETS[0], weighed), outs, strict=True):
+        alone, _ = train_run("bc", data, tmp_path / "alone" / out.name, seed=3, seeds=2, every=EVERY, **SMALL)
+        ours, theirs = (jax.tree.leaves(load_policy(place / "policy.npz")) for place in (out, alone.path))
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+
+
 def test_what_was_killed_goes_on_where_each_run_was(tmp_path, monkeypatch):
     whole = together(tmp_path / "whole", "bc", [SMALL, SMALL])
     written, write = [], training._checkpoint
@@ -89,4 +102,15 @@ def test_what_cannot_be_trained_in_one_program_is_refused(tmp_path):
         together(tmp_path, "morel", [{}, {}])
     with pytest.raises(InputError, match="data sets that are trained on together need the same settings"):
         together(tmp_path, "bc", [SMALL, {**SMALL, "width": 16}])
+    other = random_dataset(seed=0, lengths=(5, 9), obs_dim=3, action_dim=2)
+    with pytest.raises(InputError, match="a data set has 3 observations and 2 actions, but the first has 4 and 2"):
+        together(tmp_path, "bc", [SMALL, SMALL], [SETS[0], other])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_method_that_makes_rows_of_its_own_does_not_join():
+    class Refreshed(BC):
+        def refresh(self, model, opt_state, table, key):
+            return opt_state
+
+    assert not Refreshed().joins

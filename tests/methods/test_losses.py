@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -269,6 +270,18 @@ def test_rebrac_rates_may_fall_to_zero():
         np.testing.assert_allclose(
             sizes, expected, rtol=1e-4, atol=1e-7
         )  # of a constant gradient Adam takes the rate
+
+
+def test_rebrac_actor_learns_by_its_own_rate():
+    """Which has fallen to 0 after two of its steps, when the critic has done four."""
+    config = replace(REBRAC, schedule="cosine", fit=Fit(steps=4, batch=13))
+    model, table = fresh(config)
+    opt_state, actors = config.begin(model), [model.actor]
+    for _ in range(3):
+        model, opt_state, _ = config.learn_actor(model, opt_state, table)
+        actors.append(model.actor)
+    moved = [not np.array_equal(a.net.layers[0].weight, b.net.layers[0].weight) for a, b in pairwise(actors)]
+    assert moved == [True, True, False]
 
 
 def test_rebrac_critic_loss_by_hand():

@@ -16,15 +16,18 @@ from trajstitch.data import Dataset, Trajectory, effective_steps, from_trajector
 from trajstitch.errors import InputError
 from trajstitch.jobs import weigh as weighing
 from trajstitch.jobs.weigh import weigh, weigh_run
+from trajstitch.methods import weigh as weights
 from trajstitch.methods.iql import advantage_of, scaled_steps
 from trajstitch.methods.weigh import (
     Appraisal,
     Weigh,
     appraise,
+    distances,
     outcomes,
     start_critics,
     temperature_for,
     weigh_by,
+    weigh_towards,
     worths,
 )
 from trajstitch.models.world_model import split_steps
@@ -138,6 +141,49 @@ def test_weights_by_hand():
     score = sum(part / part.std() for part in parts)
     weight = np.exp(1.5 * np.minimum(score, np.quantile(score, 0.999)))
     np.testing.assert_allclose(weigh_by(data, appraisal, config).weight, weight / weight.mean(), rtol=1e-4)
+
+
+def swinging(obs):
+    """A policy of two actions for states of one dimension."""
+    return np.concatenate([np.sin(obs), 5 * np.cos(obs)], 1)
+
+
+def test_distances_are_those_of_a_plain_loop(monkeypatch):
+    """In half-ranges of each action, from what the policy does in the step's own state."""
+    monkeypatch.setattr(weights, "_BLOCK", 8)
+    line, rng = drift(4, 5), np.random.default_rng(1)
+    action = (rng.uniform(-1, 1, (20, 2)) * [1, 10]).astype("f4")
+    data = dataclasses.replace(line, action=action)
+    half = (action.max(0) - action.min(0)) / 2
+    plain = [
+        (((action[n] - swinging(data.obs[[data.row[n]]])[0]) / half) ** 2).sum() for n in range(data.transitions)
+    ]
+    np.testing.assert_allclose(distances(data, swinging), plain, rtol=1e-4)
+
+
+@pytest.mark.parametrize("appraised", [False, True])
+def test_weights_towards_a_policy_by_hand(appraised):
+    """e^-distance, or with critics e^score where the distance is a fourth part of the score."""
+    data, rng = drift(10, 6), np.random.default_rng(0)
+    appraisal = Appraisal(rng.normal(size=(2, 60)).astype("f4"), rng.normal(size=70).astype("f4"))
+    config = Weigh(temperature=1.5)
+    near = -distances(data, np.sin)
+    value = appraisal.value.astype(float)
+    parts = appraisal.advantage.mean(0), outcomes(data, value, config), np.repeat(worths(data, value, config), 6)
+    score = sum(part / part.std() for part in (*parts, near)) if appraised else near
+    weight = np.exp(1.5 * np.minimum(score, np.quantile(score, 0.999)))
+    found = weigh_towards(data, np.sin, config, appraisal if appraised else None).weight
+    np.testing.assert_allclose(found, weight / weight.mean(), rtol=1e-4)
+
+
+def test_weights_lead_to_the_policy_s_action():
+    """Recorded actions are uniform around 0; by weight their mean is the policy's."""
+    data = drift(200, 15)
+    weight = weigh_towards(data, lambda obs: np.full((len(obs), 1), 0.5), Weigh(effective_share=0.2)).weight
+    assert abs(data.action.mean()) < 0.05
+    assert np.average(data.action[:, 0], weights=weight) == pytest.approx(0.5, abs=0.03)
+    with pytest.raises(InputError, match="the policy gives actions of shape"):
+        weigh_towards(data, lambda obs: np.zeros((len(obs), 2)), TINY)
 
 
 def test_members_are_asked_about_every_step_and_state():

@@ -145,6 +145,26 @@ def test_rows_get_their_share_of_draws_exactly():
         assert (share[weight == 0] == 0).all()
 
 
+def test_rows_that_weigh_alike_are_drawn_as_without_weights():
+    """So data without weights may share a program with data that have some. The mean of three 0.1 is above 0.1."""
+    for count in (3, 64):
+        keep, alias = loop._alias(np.full(count, 0.1))
+        assert (keep == 1).all()
+        np.testing.assert_array_equal(alias, np.arange(count))
+    table = {"y": np.arange(64.0, dtype=np.float32)[:, None]}
+    learner, shown = Shown(Fit(steps=8, batch=1)), []
+    for weight in ({}, {loop.WEIGHT: np.full(64, 0.1)}):
+        state = loop.start(learner, table, (0,))
+        shown.append([mean["shown"][0] for _, mean in loop.run(learner, state, {**table, **weight}, (0,), 1)])
+    assert shown[0] == shown[1]
+
+
+def test_members_that_share_some_of_their_weighted_rows_are_refused():
+    table = {"y": np.ones((8, 1), np.float32), loop.WEIGHT: np.arange(8.0)}
+    with pytest.raises(InputError, match="members share some of their rows, not all"):
+        learned_mean(table, rows=[range(8), range(4)])
+
+
 def test_what_is_yielded():
     learner = Line(Fit(steps=25, batch=4))
     steps = [int(s.step) for s, _ in loop.run(learner, loop.start(learner, TABLE, (0,)), TABLE, (0,), 10)]

@@ -8,6 +8,7 @@ the folder.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,6 +47,7 @@ from trajstitch.storage.lock import try_lock
 from trajstitch.version import versions
 
 _POLICY_SEEDS = 100  # between the first policies of two stitching seeds, so that no two policies share a seed
+_TOGETHER = "timings.json"  # in a run that was trained together with others
 _WAIT = 0.2  # seconds between two looks whether another process has finished
 
 
@@ -63,19 +65,27 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
     with waiting_for(target):
         if target.exists():
             return {}
-        clock, resumed = Clock(), (out / "runs" / cell.name).exists()
+        clock, made = Clock(), _made_before(out / "runs" / cell.name)
         if cell.recipe.method is None:
             record = _reward_record(out, shared, grid, cell, clock)
         else:
             sources = make_sources(out, shared, grid, cell, clock)
             run, scores = _train(out, grid, cell, sources, clock)
-            record = _record(grid, cell, sources, run, scores)
+            record = _record(out, grid, cell, sources, run, scores)
             if cell.data in FRACTIONS and cell.recipe.method == "gaussian-bc":
                 record["expert"] = _compare_with_expert(out / "data" / cell.data, run)
-        record["made"] = {"machine": machine(), "seconds": clock.seconds, "resumed": resumed}
+        record["made"] = {"machine": machine(), "seconds": clock.seconds, **made}
         write_json(target, record)
         failure_path(out, cell).unlink(missing_ok=True)
         return record
+
+
+def _made_before(folder: Path) -> dict[str, Any]:
+    """Return whether a run was begun by a call that was stopped, and of what other cells' program it was part."""
+    if not (folder / _TOGETHER).exists():
+        return {"resumed": folder.exists()}
+    together = json.loads((folder / _TOGETHER).read_text())
+    return {"resumed": together.pop("resumed") or (folder / "scores").exists(), "together": together}
 
 
 @contextmanager
@@ -127,8 +137,9 @@ def make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock |
         cloned = plan if plan is not None and plainly else stitched
     policies = None if cell.teacher is None else _policies(out, shared, grid, cell.teacher)
     if policies is not None and (place := distilled_folder(cell)) is not None:
+        config = improve_settings(recipe, cell.data, grid.preset)
         with waiting_for(out / place), clock.timing("stitch"):
-            cloned = _distilled(data, policies, grid, out / place)
+            cloned = _distilled(data, config, policies, out / place, grid.seed)
     weigh, appraisal = PRESET[grid.preset].weigh, None
     if (place := critics_folder(cell)) is not None:
         with waiting_for(out / place), clock.timing("weigh"):
@@ -144,11 +155,10 @@ def _policies(out: Path, shared: Path, grid: Grid, cell: Cell) -> Policy:
     return _policy(out / "runs" / cell.name / "policy.npz")
 
 
-def _distilled(data: Dataset, policies: Policy, grid: Grid, folder: Path) -> Dataset:
+def _distilled(data: Dataset, config: Improve, policies: Policy, folder: Path, seed: int) -> Dataset:
     """Return the policies' step from every recorded state; a finished run is read."""
     if not (folder / "report.html").exists():
-        config = dataclasses.replace(PRESET[grid.preset].improve, planner="policy")
-        improve_run(data, config, folder, seed=grid.seed, policy=policies, ending=".traj")
+        improve_run(data, config, folder, seed=seed, policy=policies, ending=".traj")
     return load(folder / "plan.traj")
 
 
@@ -206,29 +216,36 @@ def train_cells(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> N
     """
     clock = Clock()
     with ExitStack() as stack:
-        for cell in cells:
+        for cell in sorted(
+            cells, key=lambda cell: cell.name
+        ):  # one order, so that no two calls wait for each other
             stack.enter_context(waiting_for(record_path(out, cell)))
-        left = [cell for cell in cells if not record_path(out, cell).exists()]
+        left = [cell for cell in cells if not (record_path(out, cell).exists() or _is_trained(out, cell))]
         if not left:
             return
-        method, options = left[0].recipe.method, _training(grid, left[0])
+        method, options = left[0].recipe.method, _schedule(grid, left[0])
         assert method is not None
-        train_together(
-            method,
-            [make_sources(out, shared, grid, cell, clock).cloned for cell in left],
-            [out / "runs" / cell.name for cell in left],
-            [train_settings(cell.recipe, cell.data, grid.preset, grid.steps) for cell in left],
-            **{name: options[name] for name in ("seed", "seeds", "every")},
-        )
+        folders = [out / "runs" / cell.name for cell in left]
+        settings = [train_settings(cell.recipe, cell.data, grid.preset, grid.steps) for cell in left]
+        resumed = any(folder.exists() for folder in folders)
+        sets = [make_sources(out, shared, grid, cell).cloned for cell in left]
+        with clock.timing("train"):
+            train_together(method, sets, folders, settings, **options)
+        together = {"cells": [cell.name for cell in left], "seconds": clock.seconds, "resumed": resumed}
+        for folder in folders:
+            write_json(folder / _TOGETHER, together)
 
 
-def _training(grid: Grid, cell: Cell) -> dict[str, Any]:
-    """Return the options of `train_run` for a cell."""
+def _is_trained(out: Path, cell: Cell) -> bool:
+    return (out / "runs" / cell.name / "policy.npz").exists()
+
+
+def _schedule(grid: Grid, cell: Cell) -> dict[str, Any]:
+    """Return the seeds and checkpoints of a cell's training."""
     method, seeds = cell.recipe.method, policy_seeds(grid, cell)
     assert method is not None
-    settings = train_settings(cell.recipe, cell.data, grid.preset, grid.steps)
-    every = -(-configure(method, **settings).fit.steps // grid.checkpoints)
-    return {"seed": seeds[0], "seeds": len(seeds), "every": every, **settings}
+    config = configure(method, **train_settings(cell.recipe, cell.data, grid.preset, grid.steps))
+    return {"seed": seeds[0], "seeds": len(seeds), "every": -(-config.fit.steps // grid.checkpoints)}
 
 
 def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) -> tuple[Run, RunScores]:
@@ -236,7 +253,8 @@ def _train(out: Path, grid: Grid, cell: Cell, sources: Sources, clock: Clock) ->
     recipe, folder = cell.recipe, out / "runs" / cell.name
     assert recipe.method is not None
     both = METHODS[recipe.method].improved
-    options = {"improved": sources.stitched if both else None, **_training(grid, cell)}
+    settings = train_settings(recipe, cell.data, grid.preset, grid.steps)
+    options = {"improved": sources.stitched if both else None, **_schedule(grid, cell), **settings}
     data = sources.recorded if both else sources.cloned
     with clock.timing("train"):
         train_run(recipe.method, data, folder, **options)
@@ -269,14 +287,16 @@ def _policy(file: Path) -> Policy:
 # -- records -----------------------------------------------------------------------------------------------------
 
 
-def _record(grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScores) -> dict[str, Any]:
+def _record(out: Path, grid: Grid, cell: Cell, sources: Sources, run: Run, scores: RunScores) -> dict[str, Any]:
     """Return all that is needed to run a cell again and to compare it; the same settings give the same record."""
     recipe = cell.recipe
     settings: dict[str, Any] = {"train": run.settings(), "scoring": dataclasses.asdict(scores.scoring)}
-    if recipe.planner is not None:
+    if stitched_folder(cell) or distilled_folder(cell):
         settings["improve"] = dataclasses.asdict(improve_settings(recipe, cell.data, grid.preset))
     if recipe.weigh or recipe.guide:
         settings["weigh"] = dataclasses.asdict(PRESET[grid.preset].weigh)
+    if cell.teacher is not None:
+        settings["teacher"] = Run.existing(out / "runs" / cell.teacher.name).settings()
     return {
         **_identity(grid, cell, sources.recorded, settings),
         "stitched": None if sources.stitched is None else _facts(sources.stitched),

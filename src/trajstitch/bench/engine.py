@@ -5,6 +5,7 @@ A third engine, a Ray cluster, is in ray_engine.py.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import shlex
@@ -19,12 +20,14 @@ from typing import Any, Literal, NamedTuple
 
 from trajstitch.bench.datasets import check_available
 from trajstitch.bench.grid import Cell, Grid, failure_path, made_for, make_grid, open_folder, record_path
+from trajstitch.bench.suites import train_settings
 from trajstitch.errors import InputError
-from trajstitch.methods import defaults
+from trajstitch.methods import configure
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.atomic import write_text
 from trajstitch.storage.jax_cache import keep_compiled
 
+LOG = logging.getLogger("trajstitch")
 Failures = dict[str, str]  # sentence by the cell's name
 
 
@@ -74,10 +77,11 @@ def run_local(
         cells: what to run.
         workers: processes; as many as there are cores unless given. With one, everything runs in this process.
         tell: called after every cell; what was finished before does not count, so that the time left is right.
+        together: train cells of one method in one program where that is possible.
     """
 
     def run(left: list[Cell]) -> Ended:
-        jobs = plan_jobs(left, together)
+        jobs = plan_jobs(grid, left, together)
         count = min(len(jobs), _cores() if workers is None else workers)
         work = _one_by_one if count < 2 else partial(_side_by_side, workers=count)
         return work(out, shared, grid, jobs)
@@ -121,10 +125,10 @@ _PARTS = ("record", "make", "train", "run")
 _ALIKE = {"halfcheetah": "walker2d"}  # states and actions have as many dimensions
 
 
-def plan_jobs(cells: Sequence[Cell], together: bool) -> list[Job]:
+def plan_jobs(grid: Grid, cells: Sequence[Cell], together: bool) -> list[Job]:
     """Return the jobs of cells: only to run each, or to train those of a method in one program before that."""
     runs = [Job("run", (cell,)) for cell in cells]
-    groups = [group for group in _grouped(cells, _program) if together and len(group) > 1]
+    groups = [group for group in _grouped(cells, partial(_program, grid)) if together and len(group) > 1]
     joined = [cell for group in groups for cell in group]
     return [
         *(Job("record", group) for group in _grouped(joined, lambda cell: cell.data)),
@@ -134,12 +138,14 @@ def plan_jobs(cells: Sequence[Cell], together: bool) -> list[Job]:
     ]
 
 
-def _program(cell: Cell) -> Hashable:
+def _program(grid: Grid, cell: Cell) -> Hashable:
     """Return what cells have in common that can be trained in one program; None if a cell cannot be."""
-    if cell.recipe.method is None or not defaults(cell.recipe.method).joins:
+    recipe = cell.recipe
+    if recipe.method is None:
         return None
+    config = configure(recipe.method, **train_settings(recipe, cell.data, grid.preset, grid.steps))
     env = cell.data.partition("-")[0]
-    return cell.method, cell.stitch_seed, _ALIKE.get(env, env)
+    return (cell.method, cell.stitch_seed, _ALIKE.get(env, env), config.joint) if config.joins else None
 
 
 def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tuple[Cell, ...]]:
@@ -153,7 +159,10 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tup
 
 def _is_ready(job: Job, unfinished: Sequence[Job]) -> bool:
     """Whether nothing is unfinished that a job's cells need: earlier parts, and the policies they learn from."""
-    teachers = {cell.teacher for cell in job.cells if job.part != "record"}
+    asked = {"record": 0, "make": 1}.get(
+        job.part, len(job.cells)
+    )  # for the first cell all is made that others share
+    teachers = {cell.teacher for cell in job.cells[:asked]}
     return not any(
         (_PARTS.index(other.part) < _PARTS.index(job.part) and {*job.cells} & {*other.cells})
         or (other.part == "run" and teachers & {*other.cells})
@@ -195,6 +204,8 @@ def _side_by_side(out: Path, shared: Path, grid: Grid, jobs: Sequence[Job], work
                 process.join()
                 if job.part == "run":
                     yield job.cells[0], _outcome(out, job.cells[0], process.exitcode)
+                elif job.part == "train" and process.exitcode:
+                    _warn(job, f"the process ended with code {process.exitcode}")
     finally:
         for process, _ in running.values():
             process.terminate()
@@ -238,7 +249,15 @@ def _attempt(out: Path, shared: Path, grid: Grid, job: Job) -> str | None:
         "train": lambda: train_cells(out, shared, grid, job.cells),
         "run": lambda: run_cell(out, shared, grid, first),
     }
-    return explained(make[job.part])
+    why = explained(make[job.part])
+    if why is not None and job.part == "train":
+        _warn(job, why)
+    return why
+
+
+def _warn(job: Job, why: str) -> None:
+    names = " and ".join(cell.name for cell in job.cells)
+    LOG.warning("%s cannot be trained in one program (%s); each is trained on its own", names, why)
 
 
 def explained(make: Callable[[], Any]) -> str | None:

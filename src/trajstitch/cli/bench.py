@@ -45,13 +45,15 @@ class Bench(Command):
     steps: MaybeInt = None
     """Gradient steps of every policy and compared reward model; unless given, the suite's, or each one's own."""
     preset: MaybeStr = None
-    """Sizes of the models that stitch and weigh: tiny, quick, standard or paper; unless given, the suite's."""
+    """Sizes of the models that stitch and weigh, and training steps: tiny, quick, short, standard or paper; unless
+    given, the suite's."""
     transitions: MaybeInt = None
     """Transitions to record per data set, where data are recorded; unless given, the suite's."""
     episodes: MaybeInt = None
     """Evaluation episodes per policy and checkpoint; unless given, the suite's."""
     checkpoints: MaybeInt = None
-    """Policies that are scored on the way, the last one included; unless given, the suite's."""
+    """How often, at most, each policy is stored and scored on the way, the end included; unless given, the
+    suite's."""
     shared: str = "shared"
     """Folder with policies/ and replay/, for data sets that are not in the cache of D4RL's files."""
     engine: str = "local"
@@ -59,7 +61,8 @@ class Bench(Command):
     workers: MaybeInt = None
     """Cells side by side; unless given, one per core, or all that a cluster has room for."""
     together: bool = False
-    """Train a method on several data sets in one program where that is possible: several times faster on a GPU."""
+    """Train each method on all data sets of one size in one program, where it can: for a GPU, which one data set
+    leaves idle in part. All these data are in its memory at once."""
     address: MaybeStr = None
     """Of a Ray cluster, such as HOST:6379, or local: on this machine; unless given, RAY_ADDRESS, or else local."""
     cell_cpus: float = 1

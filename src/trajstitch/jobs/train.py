@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trajstitch.checks import check_same_sizes
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run, numbers
@@ -159,14 +160,14 @@ def train_together(
     """Train a method on several data sets in one program, each into a run directory of its own.
 
     A GPU takes little longer for all of them than for one. `train_run`, called with the same settings, then finds
-    each of the runs finished, with the policies that it would have trained, up to rounding. After a kill the same
-    call continues.
+    each of the runs finished, with the policies that it would have trained but for rounding, which many steps may
+    make large. After a kill the same call continues.
 
     Arguments:
         method: its name; not every method can (`Method.joins`).
         sets: the data sets, with states of one size and actions of one size.
         outs: the run directory of each.
-        settings: the settings for each; those that no member can carry must be the same (`Method.carried`).
+        settings: the settings for each; they may differ in what a model carries (`Method.carried`) alone.
         seed: the first random seed.
         seeds: how many seeds to train for each.
         every: steps between checkpoints; a twentieth of all unless given.
@@ -175,7 +176,10 @@ def train_together(
     configs = [configure(method, **own) for own in settings]
     check_alike(configs)
     every = chunk(configs[0]) if every is None else every
+    size = sets[0].obs_dim, sets[0].action_dim
     for config, data in zip(configs, sets, strict=True):
+        here = data.obs_dim, data.action_dim
+        check_same_sizes("a data set has", here, "the first has", size, "train on it by a call of its own")
         config.check(data)
     with ExitStack() as stack:
         parts = []
@@ -235,10 +239,8 @@ def check_alike(configs: Sequence[Method]) -> None:
     if not first.joins:
         kind = type(first).__name__
         raise InputError(f"{kind} cannot learn from several data sets at once; train on each by a call of its own")
-    for config in configs:
-        same = {name: getattr(first, name) for name in first.carried}
-        if dataclasses.replace(config, **same) != first:
-            raise InputError("data sets that are trained on together need the same settings")
+    if any(config.joint != first.joint for config in configs):
+        raise InputError("data sets that are trained on together need the same settings")
 
 
 def best_policies(run: Run, scored: RunScores) -> Policy | ActionPlanner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from trajstitch.checks import check_same_sizes
@@ -31,7 +31,12 @@ class Method(Learner):
     def joins(self) -> bool:
         """Whether it can learn from several data sets in one program: in one stage, from rows of arrays alone."""
         kind = type(self)
-        return kind.stages is Method.stages and kind.prepare is Method.prepare
+        return all(getattr(kind, name) is getattr(Method, name) for name in ("stages", "prepare", "refresh"))
+
+    @property
+    def joint(self) -> Method:
+        """The settings that all members of one training run have: those that each carries are the class's."""
+        return replace(self, **{one.name: one.default for one in fields(self) if one.name in self.carried})
 
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Raise InputError where the method cannot learn from these data, before any work is done."""

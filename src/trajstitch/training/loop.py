@@ -152,8 +152,9 @@ def run(
     """Train; every `every` steps, and at the end, yield the state and the mean of each metric [P] since then.
 
     Training ends after the learner's number of steps, or at step `until` where a further stage follows. Member p
-    samples from the table's `rows[p]`, by default from all, so members may learn from different data. A loss or a
-    weight that is no longer finite raises InputError; what was yielded before is sound.
+    samples from the table's `rows[p]`, by default from all, so members may learn from different data; where rows
+    have weights, members share all their rows or none. A loss or a weight that is no longer finite raises
+    InputError; what was yielded before is sound.
     """
     on_device = {name: jax.tree.map(jnp.asarray, column) for name, column in table.items() if name != WEIGHT}
     keys, steps = _keys(seeds), until or learner.fit.steps
@@ -246,7 +247,10 @@ def train_best(
 
 
 class _Draws(NamedTuple):
-    """How members draw rows: evenly from a span, or by weight, where rows hand part of their draws to others."""
+    """How members draw rows: evenly from a span, or by weight, where rows hand part of their draws to others.
+
+    Rows that weigh alike hand on nothing, so they are drawn as without weights.
+    """
 
     span: Array  # [P, 2]: first row and number of rows
     keep: Array | None = None  # [rows]: the share of a row's even draws that it keeps
@@ -254,17 +258,22 @@ class _Draws(NamedTuple):
 
     def rows(self, span: Array, key: Array, count: int) -> Array:
         """Draw this many rows of one member's span."""
+        row = span[0] + jax.random.randint(key, (count,), 0, span[1])
         if self.keep is None or self.alias is None:
-            return span[0] + jax.random.randint(key, (count,), 0, span[1])
-        row_key, keep_key = jax.random.split(key)
-        row = span[0] + jax.random.randint(row_key, (count,), 0, span[1])
+            return row
+        _, _, keep_key = jax.random.split(key, 3)  # the first two are those of randint itself
         return jnp.where(jax.random.uniform(keep_key, (count,)) < self.keep[row], row, self.alias[row])
 
 
 def _aliases(weight: NDArray[Any], spans: Sequence[range]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Return `_Draws.keep` and `alias` for these weights, which count within each span."""
+    apart = sorted(set(spans), key=lambda span: span.start)
+    if any(span.stop > following.start for span, following in pairwise(apart)):
+        raise InputError(
+            "members share some of their rows, not all, so the rows cannot have weights; leave these out"
+        )
     keep, alias = np.ones(len(weight), np.float32), np.arange(len(weight), dtype=np.int32)
-    for span in set(spans):
+    for span in apart:
         part = slice(span.start, span.stop)
         keep[part], alias[part] = _alias(np.asarray(weight[part], np.float64))
         alias[part] += span.start
@@ -286,7 +295,8 @@ def _alias(weight: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     if not (np.isfinite(share).all() and np.min(share) >= 0):
         raise InputError("weights must be finite and not negative, and not all 0")
     keep, alias = np.ones(len(share)), np.arange(len(share))
-    light, heavy = np.flatnonzero(share < 1), np.flatnonzero(share >= 1)
+    full = min(1.0, np.max(share))  # by rounding, the mean may be above all weights
+    light, heavy = np.flatnonzero(share < full), np.flatnonzero(share >= full)
     lack, excess = np.cumsum(1 - share[light]), np.cumsum(share[heavy] - 1)
     begin = np.concatenate([[0.0], lack])[:-1]
     keep[light] = share[light]
