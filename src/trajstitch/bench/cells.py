@@ -216,9 +216,7 @@ def train_cells(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> N
     """
     clock = Clock()
     with ExitStack() as stack:
-        for cell in sorted(
-            cells, key=lambda cell: cell.name
-        ):  # one order, so that no two calls wait for each other
+        for cell in sorted(cells, key=lambda cell: cell.name):  # so that no two calls wait for each other
             stack.enter_context(waiting_for(record_path(out, cell)))
         left = [cell for cell in cells if not (record_path(out, cell).exists() or _is_trained(out, cell))]
         if not left:

@@ -159,9 +159,7 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tup
 
 def _is_ready(job: Job, unfinished: Sequence[Job]) -> bool:
     """Whether nothing is unfinished that a job's cells need: earlier parts, and the policies they learn from."""
-    asked = {"record": 0, "make": 1}.get(
-        job.part, len(job.cells)
-    )  # for the first cell all is made that others share
+    asked = {"record": 0, "make": 1}.get(job.part, len(job.cells))  # what cells share is made for the first
     teachers = {cell.teacher for cell in job.cells[:asked]}
     return not any(
         (_PARTS.index(other.part) < _PARTS.index(job.part) and {*job.cells} & {*other.cells})
