@@ -278,7 +278,6 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("np.clip(2 * self.usual", "np.clip(1 * self.usual", "half of the tolerance"),
         ("good = error < self.tolerance", "good = error < 2 * self.tolerance", "twice the tolerance"),
         ("self.tolerance - error[good]", "error[good]", "the error for the margin"),
-        ("(padded >= 0) & (error < self.tolerance)", "padded >= 0", "everything is promised"),
         ("near[:, -1] < 0)  # some", "near[:, 0] < 0)  # some", "neighbours that are missing"),
         ("line.reward[:, None] + jnp", "line.reward[:, None] - jnp", "promised rewards of the opposite action"),
         ("np.sqrt(line.variance)[pair]", "np.asarray(line.variance)[pair]", "a promised spread in no unit"),

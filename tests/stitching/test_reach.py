@@ -396,6 +396,17 @@ def test_where_the_world_is_linear_promises_are_what_trying_finds(world, actions
         np.testing.assert_allclose(getattr(promised, name)[at], getattr(tried, name), atol=off)
 
 
+def test_a_promised_spread_is_that_of_the_recorded_action():
+    data = rolled(Point())
+    finder = ReachFinder(data, Point([(0.02, 0), (-0.02, 0)]), ReachConfig(tolerance=0.4))
+    tried = extended(finder)
+    promised = finder.extend(finder.empty(), data.row, data.row + 1, tried=False)
+    apart = 0.02 / finder.unit[0]
+    np.testing.assert_allclose(tried.spread, apart, rtol=1e-3)
+    np.testing.assert_allclose(promised.spread, apart, rtol=1e-3)
+    assert (promised.epsilon - promised.margin >= apart * 0.999).all()  # it is part of the landing error
+
+
 def test_promises_of_a_curved_world_are_often_true():
     data = rolled(Curved())
     finder = ReachFinder(data, Curved(), ReachConfig(tolerance=0.4))
