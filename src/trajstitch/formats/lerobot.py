@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats.features import SEAM, WEIGHT, Features, from_frames, is_ours, names_of, origins, to_frames
-from trajstitch.formats.lerobot_folder import Folder, import_arrow, is_folder, open_folder, to_numpy
+from trajstitch.formats.lerobot_folder import Folder, is_folder, open_folder, to_numpy
 from trajstitch.formats.lerobot_writer import INDEX, Episode, write_folder
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import reading
+from trajstitch.storage.archive import read_text, reading
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.tables import import_arrow
 
 READ, WRITE_OLD = "lerobot:", "lerobot-v2.1:"
 _OBS, _ACTION, _REWARD, _DONE, _SUCCESS = "observation.state", "action", "next.reward", "next.done", "next.success"
@@ -79,7 +80,7 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
 def _read_note(root: Path) -> dict[str, Any]:
     """Return what we wrote beside LeRobot's own files; nothing for other folders."""
     file = root / "meta" / _NOTE
-    return dict(json.loads(file.read_text())) if file.exists() else {}
+    return dict(json.loads(read_text(file))) if file.exists() else {}
 
 
 def _usual(features: Features, folder: Folder, note: Mapping[str, Any]) -> Features:
