@@ -1,6 +1,7 @@
 """LeRobot's folders: what is read, what is written, and that episodes keep all they held, videos too."""
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -484,6 +485,30 @@ DAMAGE = [
 def test_damage_is_named(folder, damage, sentence):
     damage(folder)
     with pytest.raises(InputError, match=rf"recorded: .*{sentence}"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta/info.json",
+        "meta/tasks.parquet",
+        "meta/trajstitch.json",
+        "meta/episodes/chunk-000/file-000.parquet",
+        "data/chunk-000/file-000.parquet",
+    ],
+)
+def test_a_pipe_is_not_waited_for(folder, name):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(InputError, match="recorded: .*this is a pipe or a device"):
+        load(folder)
+
+
+def test_rows_that_would_fill_the_memory(folder):
+    file = folder / "meta/episodes/chunk-000/file-000.parquet"
+    pq.write_table(pq.read_table(file).take(np.zeros(1 << 16, int)), file)
+    with pytest.raises(InputError, match="recorded: .*declares arrays of"):
         load(folder)
 
 

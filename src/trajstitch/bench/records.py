@@ -71,7 +71,7 @@ def _part(record: Any, name: str, place: str | None = None) -> Mapping[str, Any]
 def _check_numbers(name: str, values: Any, depth: int, missing: bool = False) -> tuple[int, ...]:
     """Return the shape of a list of numbers of this depth, in which null may stand for one that was not finite."""
     rows = values if depth == 2 else [values]
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows) or not all(rows):
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
         raise InputError(f"{name} is not a list of numbers, or empty; {_REMEDY}")
     if len({len(row) for row in rows}) != 1:
         raise InputError(f"{name} has rows of different lengths; {_REMEDY}")
