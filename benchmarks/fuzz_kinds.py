@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from trajstitch.cli.summary import summarise
 from trajstitch.data import Dataset, Seams, Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import load, save
@@ -46,8 +48,6 @@ def sample() -> Dataset:
 
 def read_data(path: Path) -> Any:
     """Load and inspect."""
-    from trajstitch.cli.summary import summarise
-
     data = load(path, flatten=True)
     return repr(data), summarise(data)
 
@@ -214,12 +214,36 @@ def make_lerobot(folder: Path) -> list[str]:
     """Both versions that we write, and one with a video in v3.0."""
     save(sample(), f"{READ}{folder / 'v3'}")
     save(sample(), f"{WRITE_OLD}{folder / 'v2'}")
+    _add_video(folder / "v3")
     return ["v3", "v2"]
 
 
+def _add_video(root: Path) -> None:
+    """Let a folder of v3.0 have a video, with statistics, and who recorded each episode."""
+    import pyarrow.parquet as pq
+
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["eye"] = {"dtype": "video", "shape": [4, 4, 3], "names": None}
+    info["video_path"] = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+    write_json(root / "meta/info.json", info)
+    (root / "videos/eye/chunk-000").mkdir(parents=True)
+    (root / "videos/eye/chunk-000/file-000.mp4").write_bytes(b"a video")
+    file = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(file)
+    more = {"chunk_index": 0, "file_index": 0, "from_timestamp": 0.5, "to_timestamp": 1.5}
+    columns: dict[str, Any] = {f"videos/eye/{name}": value for name, value in more.items()}
+    columns |= {"stats/eye/mean": [[[0.5]]], "operator": "x"}
+    for name, value in columns.items():
+        rows = rows.append_column(name, [[value] * len(rows)])
+    pq.write_table(rows, file)
+
+
 def read_lerobot(path: Path) -> Any:
-    """Load and inspect a folder by its format, which a damaged one may not show."""
-    return read_data(f"lerobot:{path}")
+    """Load and inspect a folder by its format, and read again what its episodes keep when they are written."""
+    from trajstitch.formats.lerobot import _carrying, _folders
+
+    data = load(f"{READ}{path}")
+    return summarise(data), list(_carrying(data, _folders(data)).episodes)
 
 
 def make_robomimic(folder: Path) -> list[str]:
@@ -235,10 +259,17 @@ def make_robomimic(folder: Path) -> list[str]:
 
 
 def read_robomimic(path: Path) -> Any:
-    """Load and inspect a file by its format, and the demonstrations under a filter key."""
-    if path.name == "ours.hdf5":
-        return read_data(f"robomimic:{path}")
-    return repr(load(f"robomimic:{path}", features=Features(filter_key="train")))
+    """Load and inspect a file by its format, and read again what its demonstrations keep when they are written."""
+    from trajstitch.formats import robomimic
+
+    key = None if path.name == "ours.hdf5" else "train"
+    data = load(f"{robomimic.PREFIX}{path}", features=Features(filter_key=key))
+    with h5py.File("new", "w", driver="core", backing_store=False) as new, robomimic._source(path) as source:
+        try:
+            robomimic._fill(new, data, {str(path.absolute()): source})
+        except RuntimeError as error:  # of HDF5; `write` reports it
+            raise InputError(" ".join(str(error).split())) from error
+    return summarise(data)
 
 
 def make_imitation(folder: Path) -> list[str]:

@@ -38,7 +38,7 @@ from trajstitch.formats.features import (
     to_frames,
 )
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import reading
+from trajstitch.storage.archive import reading, reason
 from trajstitch.storage.atomic import replacing
 
 PREFIX = "robomimic:"
@@ -106,17 +106,21 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
         part = stack.enter_context(replacing(path, overwrite))
         try:
             with h5py.File(part, "w") as file:
-                group = file.create_group("data")
-                if opened:
-                    _carry(data, opened, group)
-                    _write_masks(data, opened, file)
-                else:
-                    _write_plain(data, group)
-                group.attrs["total"] = sum(int(demo.attrs["num_samples"]) for demo in group.values())
-                kept = {k: v for k, v in data.info.items() if k not in _OF_FILE}
-                group.attrs[_INFO] = json.dumps(kept)
+                _fill(file, data, opened)
         except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
             raise OSError(str(error)) from error
+
+
+def _fill(file: Any, data: Dataset, opened: Mapping[str, Any]) -> None:
+    """Write everything into an empty file."""
+    group = file.create_group("data")
+    if opened:
+        _carry(data, opened, group)
+        _write_masks(data, opened, file)
+    else:
+        _write_plain(data, group)
+    group.attrs["total"] = sum(int(demo.attrs["num_samples"]) for demo in group.values())
+    group.attrs[_INFO] = json.dumps({k: v for k, v in data.info.items() if k not in _OF_FILE})
 
 
 def _source(path: Path) -> Any:
@@ -247,8 +251,12 @@ def _carry(data: Dataset, opened: Mapping[str, Any], group: Any) -> None:
     obs, action = names_of(data)
     names = {"obs": obs, "action": action}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
-        opened[source].copy(f"data/{name}", group, f"demo_{m}")
-        _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
+        try:
+            opened[source].copy(f"data/{name}", group, f"demo_{m}")
+            _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
+            int(group[f"demo_{m}"].attrs["num_samples"])
+        except (KeyError, AttributeError, TypeError, IndexError, ValueError) as error:
+            raise InputError(f"{source}: {name} is damaged ({reason(error)}); copy the file again") from error
 
 
 def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[str]], what: str) -> None:
@@ -312,10 +320,10 @@ def _same_end(old: NDArray[Any], new: NDArray[Any], padded: bool) -> bool:
 def _write_masks(data: Dataset, opened: Mapping[str, Any], file: Any) -> None:
     """Write every filter key, by the new names of its demonstrations."""
     masks: dict[str, list[str]] = {}
-    members = {
-        source: {key: set(_names(mask)) for key, mask in given.get("mask", {}).items()}
-        for source, given in opened.items()
-    }
+    members = {}
+    for source, given in opened.items():
+        with reading(Path(source)):
+            members[source] = {key: set(_names(mask)) for key, mask in given.get("mask", {}).items()}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
         for key, inside in members[source].items():
             if name in inside:
