@@ -214,6 +214,23 @@ def test_damage_is_named(file, damage, sentence):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
+        (lambda file: file.create_group("data/demo_2/weight"), "demo_2 is damaged"),
+        (lambda file: file["data/demo_2"].attrs.__delitem__("num_samples"), "demo_2 is damaged"),
+        (lambda file: file.create_group("mask/other"), "this file is damaged"),
+    ],
+)
+def test_damage_that_only_writing_finds(file, tmp_path, damage, sentence):
+    with h5py.File(file, "a") as opened:
+        damage(opened)
+    data = load(file)
+    with pytest.raises(InputError, match=rf"lift.hdf5: .*{sentence}"):
+        save(data, f"robomimic:{tmp_path / 'x.hdf5'}")
+    assert not (tmp_path / "x.hdf5").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
         (
             _replace("data/demo_2/states", h5py.ExternalLink("other.hdf5", "/x")),
             "demo_2/states is a link to another",
