@@ -236,33 +236,29 @@ class Worker:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def fuzz(mutations: int, structured: int, seed: int, kinds: list[str]) -> dict[str, Any]:
-    """Run all cases and return counts by kind, and every failure."""
-    results: dict[str, Any] = {}
-    for name in kinds:
-        worker = Worker([name])
-        counts: Counter[str] = Counter()
-        failures, slowest, most = [], 0.0, 0
-        for is_structured, many in ((False, mutations), (True, structured)):
-            for number in range(many):
-                case = Case(name, is_structured, number, seed)
-                result = worker.attempt(case)
-                counts[result["outcome"]] += 1
-                slowest, most = max(slowest, result["seconds"]), max(most, result["memory"])
-                if result["outcome"] not in ("loaded", "refused"):
-                    failures.append({"structured": is_structured, "number": number, **result})
-                    print(name, is_structured, number, result["outcome"], result["text"][-600:], flush=True)
-        worker.close()
-        results[name] = {
-            "mutations": mutations,
-            "structured": structured,
-            "outcomes": dict(sorted(counts.items())),
-            "slowest_s": round(slowest, 2),
-            "most_memory_mb": round(most / 2**20, 1),
-            "failures": failures,
-        }
-        print(name, dict(counts), f"slowest {slowest:.2f} s, most memory {most / 2**20:.0f} MB", flush=True)
-    return results
+def fuzz(name: str, mutations: int, structured: int, seed: int) -> dict[str, Any]:
+    """Run all cases of a kind of file and return counts, and every failure."""
+    worker = Worker([name])
+    counts: Counter[str] = Counter()
+    failures, slowest, most = [], 0.0, 0
+    for is_structured, many in ((False, mutations), (True, structured)):
+        for number in range(many):
+            result = worker.attempt(Case(name, is_structured, number, seed))
+            counts[result["outcome"]] += 1
+            slowest, most = max(slowest, result["seconds"]), max(most, result["memory"])
+            if result["outcome"] not in ("loaded", "refused"):
+                failures.append({"structured": is_structured, "number": number, **result})
+                print(name, is_structured, number, result["outcome"], ascii(result["text"][-600:]), flush=True)
+    worker.close()
+    print(name, dict(counts), f"slowest {slowest:.2f} s, most memory {most / 2**20:.0f} MB", flush=True)
+    return {
+        "mutations": mutations,
+        "structured": structured,
+        "outcomes": dict(sorted(counts.items())),
+        "slowest_s": round(slowest, 2),
+        "most_memory_mb": round(most / 2**20, 1),
+        "failures": failures,
+    }
 
 
 def main() -> None:
@@ -274,14 +270,16 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=[kind.name for kind in KINDS])
     parser.add_argument("--json", type=Path, help="file for the results")
     given = parser.parse_args()
-    start = time.monotonic()
-    results = fuzz(given.mutations, given.structured, given.seed, given.kinds)
-    run = {"command": command("fuzz"), "seconds": round(time.monotonic() - start)}
-    failures = sum(len(result["failures"]) for result in results.values())
+    failures = 0
+    for name in given.kinds:
+        start = time.monotonic()
+        result = fuzz(name, given.mutations, given.structured, given.seed)
+        failures += len(result["failures"])
+        if given.json:  # at once, so that a run that is stopped keeps what it has; other kinds keep what they had
+            before = json.loads(given.json.read_text()) if given.json.exists() else {}
+            run = {"command": command("fuzz"), "seconds": round(time.monotonic() - start)}
+            write_json(given.json, before | {name: run | result})
     print(f"{failures} failures")
-    if given.json:  # kinds of file that were not tried this time keep what they have
-        before = json.loads(given.json.read_text()) if given.json.exists() else {}
-        write_json(given.json, before | {name: run | result for name, result in results.items()})
     sys.exit(1 if failures else 0)
 
 

@@ -46,7 +46,7 @@ def sample() -> Dataset:
     return replace(data, seams=seams, weight=np.ones(data.transitions, np.float32))
 
 
-def read_data(path: Path) -> Any:
+def read_data(path: Path | str) -> Any:
     """Load and inspect."""
     data = load(path, flatten=True)
     return repr(data), summarise(data)
@@ -326,7 +326,7 @@ def make_benches(folder: Path) -> list[str]:
     """Folders of `bench`: scores beside published ones, distances to experts, reward models and mazes."""
     from trajstitch.bench.grid import failure_path, make_grid, open_folder, record_path
 
-    asked: dict[str, dict[str, tuple[str, ...]]] = {
+    asked: dict[str, dict[str, Any]] = {
         "table1": {"data": ("hopper-medium", "walker2d-medium"), "methods": ("bc", "percent-bc", "ts-bc")},
         "expert-fraction": {"data": ("hopper-fraction-0", "hopper-fraction-40")},
         "reward-models": {"data": ("hopper-medium",), "methods": ("reward-mlp", "reward-gaussian", "bc")},

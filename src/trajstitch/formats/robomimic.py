@@ -154,7 +154,7 @@ def _check_stored(path: Path, demos: Sequence[Any], needed: Sequence[Sequence[st
     """Raise InputError unless all that is read are numbers in the file itself, no more than it can hold."""
     from trajstitch.storage.hdf5 import check_arrays
 
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for demo, names in zip(demos, needed, strict=True):
         known = _known(demo)
         arrays |= {f"{demo.name}/{name}": known[name] for name in names if name in known}
