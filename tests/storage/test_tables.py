@@ -67,6 +67,13 @@ def test_a_long_text_many_times_is_refused_before_all_is_unpacked(tmp_path, stor
     assert int(declared[1].replace(",", "")) < 1 << 27  # of 2^30 bytes
 
 
+def test_nor_is_one_of_a_stream_unpacked(tmp_path):
+    text = pa.DictionaryArray.from_arrays(np.zeros(4096, np.int32), ["x" * (1 << 18)])
+    file = stream(tmp_path / "x.arrow", pa.table({"a.text": text}))
+    with pytest.raises(InputError, match="declares arrays of 1,073,741,824,"):  # the texts alone
+        read_stream(file)
+
+
 def test_a_place_outside_its_numbers_is_refused(tmp_path):
     """Arrow itself would read what lies there, or end the process."""
     table = pa.table({"x": pa.array([[1.0, 2.0], [3.0]])})

@@ -79,12 +79,24 @@ def _joined(arrow: Any, file: Path, batches: Iterable[Any], schema: Any, names: 
         part.validate(full=True)
         for at, column in enumerate(part.columns):
             if arrow.types.is_dictionary(column.type):
-                plain = arrow.chunked_array([chunk.dictionary_decode() for chunk in column.chunks])
-                part = part.set_column(at, part.column_names[at], plain)
+                plain = [_unfolded(arrow, file, chunk) for chunk in column.chunks]
+                part = part.set_column(at, part.column_names[at], arrow.chunked_array(plain))
         size += part.nbytes
         check_room(file.stat().st_size, size)
         parts.append(part)
     return arrow.concat_tables(parts) if parts else schema.empty_table().select(list(names))
+
+
+def _unfolded(arrow: Any, file: Path, column: Any) -> Any:
+    """Return what a column's entries stand for in its dictionary."""
+    types, kind = arrow.types, column.dictionary.type
+    if any(
+        check(kind) for check in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    ):
+        compute = importlib.import_module("pyarrow.compute")
+        length = compute.binary_length(column.dictionary).take(column.indices)
+        check_room(file.stat().st_size, compute.sum(length).as_py() or 0)
+    return column.dictionary_decode()
 
 
 def _unpacked(message: Any) -> int:
