@@ -20,22 +20,19 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from benchmarks.command import command
-from benchmarks.mutations import mutate_bytes, mutate_file, replace_file
-from trajstitch.data import Dataset, Seams, Trajectory, from_trajectories
+from benchmarks.file_mutations import mutate_file, replace_file
+from benchmarks.fuzz_kinds import KINDS, Kind
+from benchmarks.mutations import mutate_bytes
 from trajstitch.errors import InputError
-from trajstitch.formats import load, save
-from trajstitch.formats.d4rl import to_table
 from trajstitch.storage.atomic import write_json
 
 LIMIT_S = 10.0
@@ -50,210 +47,6 @@ CHANGING = (
     "os.link",
     "os.truncate",
     "shutil.rmtree",
-)
-
-
-# -- what is mutated ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file: sound examples, of which one is mutated and read each time."""
-
-    name: str
-    make: Callable[[Path], list[str]]  # writes sound files or folders and returns their names
-    read: Callable[[Path], Any]
-
-
-def sample() -> Dataset:
-    """A small data set with seams, weights and info."""
-    rng = np.random.default_rng(0)
-    many = []
-    for steps in (6, 3, 9, 4):
-        rows = rng.uniform(-1, 1, (steps + 1, 6)).astype(np.float32)
-        many.append(Trajectory(rows[:, :3], rows[:-1, 3:5], rows[:-1, 5], steps % 2 == 0))
-    data = from_trajectories(many, {"env_id": "Hopper-v5", "ref_min_score": 0.0, "ref_max_score": 9.0, "seed": 3})
-    stitched = np.arange(data.transitions) % 5 == 0
-    zero = np.zeros(data.transitions, np.float32)
-    seams = Seams(data.row, data.row + 1, stitched, zero, zero, zero, data.returns)
-    return replace(data, seams=seams, weight=np.ones(data.transitions, np.float32))
-
-
-def read_data(path: Path) -> Any:
-    """Load and inspect."""
-    from trajstitch.cli.summary import summarise
-
-    data = load(path, flatten=True)
-    return repr(data), summarise(data)
-
-
-def make_hdf5(folder: Path) -> list[str]:
-    """Our layout, and a compressed one as D4RL has it."""
-    save(sample(), folder / "ours.hdf5")
-    with h5py.File(folder / "theirs.hdf5", "w") as file:
-        table = to_table(sample())
-        del table["next_observations"]
-        for name, column in table.items():
-            file.create_dataset(name, data=column, compression="gzip", chunks=True)
-        file["infos/goal"] = np.zeros((len(table["actions"]), 2))
-        file.attrs["algorithm"] = np.bytes_("sac")
-    return ["ours.hdf5", "theirs.hdf5"]
-
-
-def make_npz(folder: Path) -> list[str]:
-    """Our layout, D4RL's keys and OGBench's."""
-    save(sample(), folder / "ours.npz")
-    table = to_table(sample())
-    np.savez_compressed(folder / "d4rl.npz", **table)  # type: ignore[arg-type]
-    ends = table["timeouts"] | table["terminals"]
-    np.savez(folder / "ogbench.npz", observations=table["observations"], actions=table["actions"], terminals=ends)
-    return ["ours.npz", "d4rl.npz", "ogbench.npz"]
-
-
-def make_traj(folder: Path) -> list[str]:
-    """Our folder."""
-    save(sample(), folder / "ours.traj")
-    return ["ours.traj"]
-
-
-def make_minari(folder: Path) -> list[str]:
-    """Minari's two kinds of storage."""
-    import minari
-    from gymnasium.spaces import Box
-
-    from trajstitch.formats import minari as ours
-
-    os.environ["MINARI_DATASETS_PATH"] = str(folder)
-    data = replace(sample(), seams=None)
-    spaces = {"observation_space": Box(-9, 9, (3,)), "action_space": Box(-1, 1, (2,))}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ours.write(data, str(folder / "hdf5-v0"))
-        minari.create_dataset_from_buffers("arrow-v0", list(ours._buffers(data)), data_format="arrow", **spaces)
-    return ["hdf5-v0", "arrow-v0"]
-
-
-def make_policies(folder: Path) -> list[str]:
-    """Ours, stacked ones, a tanh-Gaussian and the policy inside a D4RL file."""
-    import jax
-
-    from trajstitch.policies.policy import Policy, stack
-    from trajstitch.policies.policy_files import save_policy
-    from trajstitch.training.networks import Range, Scale
-
-    data = sample()
-    scale, span = Scale.of(data.obs), Range.of(data.action)
-    keys = jax.random.split(jax.random.key(0))
-    policies = [Policy.init(scale, span, key, "gaussian", width=4) for key in keys]
-    save_policy(policies[0], folder / "ours.npz", data.info)
-    save_policy(stack(policies), folder / "stack.npz", data.info)
-    rng = np.random.default_rng(0)
-    sizes = {"fc0": (4, 3), "fc1": (4, 4), "mean": (2, 4), "logstd": (2, 4)}
-    arrays = {f"{name}_w": rng.normal(size=size) for name, size in sizes.items()}
-    arrays |= {f"{name}_b": rng.normal(size=size[0]) for name, size in sizes.items()}
-    np.savez(folder / "sac.npz", **arrays)  # type: ignore[arg-type]
-    with h5py.File(folder / "d4rl.hdf5", "w") as file:
-        for theirs, ours in {"fc0": "fc0", "fc1": "fc1", "last_fc": "mean", "last_fc_log_std": "logstd"}.items():
-            file[f"metadata/policy/{theirs}/weight"] = arrays[f"{ours}_w"]
-            file[f"metadata/policy/{theirs}/bias"] = arrays[f"{ours}_b"]
-    return ["ours.npz", "stack.npz", "sac.npz", "d4rl.hdf5"]
-
-
-def make_planners(folder: Path) -> list[str]:
-    """Two planners as they are before training."""
-    import jax
-
-    from trajstitch.methods import configure
-    from trajstitch.policies.policy_files import save_policy
-
-    data = replace(sample(), seams=None, weight=None)
-    settings: dict[str, dict[str, Any]] = {
-        "mbop": {"width": 4, "depth": 1, "members": 2, "samples": 4},
-        "diffuser": {"width": 8, "depth": 2, "blocks": 1, "plan_horizon": 4, "diffusion_steps": 2},
-    }
-    names = []
-    for name, chosen in settings.items():
-        method = configure(name, **chosen)
-        model = method.init(method.table(data), jax.random.key(0))
-        save_policy(method.policy(model), folder / f"{name}.npz", data.info)
-        names.append(f"{name}.npz")
-    return names
-
-
-def read_policy(path: Path) -> Any:
-    """Load a policy or planner and its info."""
-    from trajstitch.policies.policy_files import load_policy, policy_info
-
-    return load_policy(path).action_dim, policy_info(path)
-
-
-def make_stages(folder: Path) -> list[str]:
-    """What `improve` keeps of its stages, with models as they are before training."""
-    import jax
-
-    from trajstitch.data import change_table, step_table
-    from trajstitch.models.dynamics import DynamicsConfig
-    from trajstitch.models.inverse import InverseConfig
-    from trajstitch.models.reward import RewardConfig
-    from trajstitch.models.value import ValueConfig
-    from trajstitch.stitching.graph import EdgeFinder, GraphConfig
-    from trajstitch.storage.serialise import store
-
-    data, key = sample(), jax.random.key(0)
-    steps = step_table(data)
-    stages = {
-        "dynamics": DynamicsConfig(width=4, depth=1).init(change_table(data), key),
-        "inverse": InverseConfig(width=4).init(steps, key),
-        "reward": RewardConfig(kind="vae", width=4).init(steps, key),
-        "value": ValueConfig(width=4).init(steps, key),
-        "graph": EdgeFinder(data, GraphConfig(epsilon=1.0)).empty(),
-    }
-    for name, stage in stages.items():
-        store((stage, {"note": [1, 2.5, None]}), folder / f"{name}.npz", note="0123")
-    return [f"{name}.npz" for name in stages]
-
-
-def read_stage(path: Path) -> Any:
-    """Read a stage and its note."""
-    from trajstitch.storage.serialise import read_note, restore
-
-    return read_note(path), restore(path)
-
-
-def make_runs(folder: Path) -> list[str]:
-    """A run directory with settings, metrics and a training state."""
-    from trajstitch.jobs.run_dir import Run
-
-    settings = {
-        "method": "bc",
-        "config": {"width": 4, "fit": {"steps": 2}},
-        "data": {"info": {"env_id": "Hopper-v5"}},
-    }
-    run = Run.open(folder / "run", settings)
-    run.record(1, loss=[0.5])
-    run.record(2, loss=[0.25])
-    run.save_state([np.zeros((2, 3), np.float32), np.zeros(2, np.int32)])
-    return ["run"]
-
-
-def read_run(path: Path) -> Any:
-    """Read all that a run directory holds."""
-    from trajstitch.jobs.run_dir import Run
-
-    run = Run.existing(path)
-    state = run.load_state([np.zeros((2, 3), np.float32), np.zeros(2, np.int32)])
-    return run.job, run.settings(), run.metrics(), run.steps(), state
-
-
-KINDS = (
-    Kind("hdf5", make_hdf5, read_data),
-    Kind("npz", make_npz, read_data),
-    Kind("traj", make_traj, read_data),
-    Kind("minari", make_minari, read_data),
-    Kind("policies", make_policies, read_policy),
-    Kind("planners", make_planners, read_policy),
-    Kind("stages", make_stages, read_stage),
-    Kind("configurations", make_runs, read_run),
 )
 
 
@@ -370,6 +163,7 @@ def work(folder: str, kinds: list[str], pipe: Connection) -> None:
     elsewhere = place / "cwd"
     elsewhere.mkdir()
     os.chdir(elsewhere)
+    kept = _state(place / "home")  # where libraries keep what they make when they are imported
     seen: list[str] = []
     watching = False
 
@@ -395,7 +189,7 @@ def work(folder: str, kinds: list[str], pipe: Connection) -> None:
         watching = True
         result = bench.attempt(case, path)
         watching = False
-        if seen or any(elsewhere.iterdir()) or any((place / "home").iterdir()):
+        if seen or any(elsewhere.iterdir()) or _state(place / "home") != kept:
             result |= {"outcome": "wrote or started something", "text": "; ".join(seen)}
         pipe.send(result)
 
@@ -442,33 +236,29 @@ class Worker:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def fuzz(mutations: int, structured: int, seed: int, kinds: list[str]) -> dict[str, Any]:
-    """Run all cases and return counts by kind, and every failure."""
-    results: dict[str, Any] = {}
-    for name in kinds:
-        worker = Worker([name])
-        counts: Counter[str] = Counter()
-        failures, slowest, most = [], 0.0, 0
-        for is_structured, many in ((False, mutations), (True, structured)):
-            for number in range(many):
-                case = Case(name, is_structured, number, seed)
-                result = worker.attempt(case)
-                counts[result["outcome"]] += 1
-                slowest, most = max(slowest, result["seconds"]), max(most, result["memory"])
-                if result["outcome"] not in ("loaded", "refused"):
-                    failures.append({"structured": is_structured, "number": number, **result})
-                    print(name, is_structured, number, result["outcome"], result["text"][-600:], flush=True)
-        worker.close()
-        results[name] = {
-            "mutations": mutations,
-            "structured": structured,
-            "outcomes": dict(sorted(counts.items())),
-            "slowest_s": round(slowest, 2),
-            "most_memory_mb": round(most / 2**20, 1),
-            "failures": failures,
-        }
-        print(name, dict(counts), f"slowest {slowest:.2f} s, most memory {most / 2**20:.0f} MB", flush=True)
-    return results
+def fuzz(name: str, mutations: int, structured: int, seed: int) -> dict[str, Any]:
+    """Run all cases of a kind of file and return counts, and every failure."""
+    worker = Worker([name])
+    counts: Counter[str] = Counter()
+    failures, slowest, most = [], 0.0, 0
+    for is_structured, many in ((False, mutations), (True, structured)):
+        for number in range(many):
+            result = worker.attempt(Case(name, is_structured, number, seed))
+            counts[result["outcome"]] += 1
+            slowest, most = max(slowest, result["seconds"]), max(most, result["memory"])
+            if result["outcome"] not in ("loaded", "refused"):
+                failures.append({"structured": is_structured, "number": number, **result})
+                print(name, is_structured, number, result["outcome"], ascii(result["text"][-600:]), flush=True)
+    worker.close()
+    print(name, dict(counts), f"slowest {slowest:.2f} s, most memory {most / 2**20:.0f} MB", flush=True)
+    return {
+        "mutations": mutations,
+        "structured": structured,
+        "outcomes": dict(sorted(counts.items())),
+        "slowest_s": round(slowest, 2),
+        "most_memory_mb": round(most / 2**20, 1),
+        "failures": failures,
+    }
 
 
 def main() -> None:
@@ -480,14 +270,16 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=[kind.name for kind in KINDS])
     parser.add_argument("--json", type=Path, help="file for the results")
     given = parser.parse_args()
-    start = time.monotonic()
-    results = fuzz(given.mutations, given.structured, given.seed, given.kinds)
-    run = {"command": command("fuzz"), "seconds": round(time.monotonic() - start)}
-    failures = sum(len(result["failures"]) for result in results.values())
+    failures = 0
+    for name in given.kinds:
+        start = time.monotonic()
+        result = fuzz(name, given.mutations, given.structured, given.seed)
+        failures += len(result["failures"])
+        if given.json:  # at once, so that a run that is stopped keeps what it has; other kinds keep what they had
+            before = json.loads(given.json.read_text()) if given.json.exists() else {}
+            run = {"command": command("fuzz"), "seconds": round(time.monotonic() - start)}
+            write_json(given.json, before | {name: run | result})
     print(f"{failures} failures")
-    if given.json:  # kinds of file that were not tried this time keep what they have
-        before = json.loads(given.json.read_text()) if given.json.exists() else {}
-        write_json(given.json, before | {name: run | result for name, result in results.items()})
     sys.exit(1 if failures else 0)
 
 

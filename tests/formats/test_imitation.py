@@ -1,5 +1,6 @@
 """Trajectories of imitation, as Hugging Face's datasets saves them; and what is said of RLDS."""
 
+import json
 import tempfile
 from dataclasses import replace
 
@@ -92,6 +93,14 @@ def test_tables_of_other_kinds_are_told_what_to_do(tmp_path, name, remedy):
     (tmp_path / name).write_text("x,y\n1,2\n")
     with pytest.raises(InputError, match=rf"{name}: the ending .* names no format; .*{remedy}"):
         load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["../other.arrow", "/x.arrow", "a/b.arrow"])
+def test_tables_outside_the_folder_are_not_read(tmp_path, name):
+    save(random_dataset(0, (3,)), f"imitation:{tmp_path / 'x'}")
+    (tmp_path / "x/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    with pytest.raises(InputError, match=f"state.json names {name}, which is not a file of this folder"):
+        load(tmp_path / "x")
 
 
 def test_other_folders(tmp_path, capsys):

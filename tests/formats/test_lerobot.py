@@ -1,6 +1,7 @@
 """LeRobot's folders: what is read, what is written, and that episodes keep all they held, videos too."""
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -484,6 +485,68 @@ DAMAGE = [
 def test_damage_is_named(folder, damage, sentence):
     damage(folder)
     with pytest.raises(InputError, match=rf"recorded: .*{sentence}"):
+        load(folder)
+
+
+def set_episodes(root, change):
+    file = root / "meta/episodes/chunk-000/file-000.parquet"
+    pq.write_table(pa.Table.from_pylist([change(row) for row in pq.read_table(file).to_pylist()]), file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda root: set_episodes(root, lambda row: row | {"data/file_index": "x"}), "pattern"),
+        (
+            lambda root: set_episodes(root, lambda row: row | {f"videos/{KEY}/file_index": None}),
+            "episode 0 is damaged",
+        ),
+        (
+            lambda root: set_episodes(root, lambda row: row | {f"videos/{KEY}/chunk_index": float("inf")}),
+            "damaged or has a layout",
+        ),
+    ],
+)
+def test_damage_that_only_writing_finds(folder, tmp_path, damage, sentence):
+    damage(folder)
+    data = load(folder)
+    with pytest.raises(InputError, match=rf"recorded: .*{sentence}"):
+        save(data, f"lerobot:{tmp_path / 'x'}")
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_not_known_of_a_seam_can_be_written_again(tmp_path):
+    data = random_dataset(0, (4, 2))
+    zero = np.zeros(data.transitions, np.float32)
+    seams = Seams(data.row, data.row + 1, zero == 0, zero, zero, zero, data.returns)
+    save(replace(data, seams=seams), f"lerobot:{tmp_path / 'x'}")
+    save(load(tmp_path / "x"), f"lerobot:{tmp_path / 'y'}")
+    back = load(tmp_path / "y")
+    assert same(replace(back, origin=None), replace(load(tmp_path / "x"), origin=None))
+    assert np.isnan(back.seams.landing_error).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta/info.json",
+        "meta/tasks.parquet",
+        "meta/trajstitch.json",
+        "meta/episodes/chunk-000/file-000.parquet",
+        "data/chunk-000/file-000.parquet",
+    ],
+)
+def test_a_pipe_is_not_waited_for(folder, name):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(InputError, match="recorded: .*this is a pipe or a device"):
+        load(folder)
+
+
+def test_rows_that_would_fill_the_memory(folder):
+    file = folder / "meta/episodes/chunk-000/file-000.parquet"
+    pq.write_table(pq.read_table(file).take(np.zeros(1 << 16, int)), file)
+    with pytest.raises(InputError, match="recorded: .*declares arrays of"):
         load(folder)
 
 

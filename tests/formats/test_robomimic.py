@@ -180,6 +180,16 @@ def _replace(name, rows):
     return change
 
 
+def _declared(file, name, shape):
+    del file[name]
+    file.create_dataset(name, shape, "f4", chunks=(1, *shape[1:]))
+
+
+def _bomb(file, name):
+    del file[name]
+    file.create_dataset(name, data=np.zeros(1 << 23), compression="gzip", chunks=(1 << 20,))
+
+
 DAMAGE = [
     (_delete("data/demo_2/actions"), r"demo_2/eef has 4 rows but there are 0 actions"),
     (_delete("data/demo_2/obs/eef"), "demo_2 has no 'eef', but other demonstrations have"),
@@ -199,6 +209,44 @@ def test_damage_is_named(file, damage, sentence):
         return
     with pytest.raises(InputError, match=rf"lift.hdf5: .*{sentence}"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda file: file.create_group("data/demo_2/weight"), "demo_2 is damaged"),
+        (lambda file: file["data/demo_2"].attrs.__delitem__("num_samples"), "demo_2 is damaged"),
+        (lambda file: file.create_group("mask/other"), "this file is damaged"),
+    ],
+)
+def test_damage_that_only_writing_finds(file, tmp_path, damage, sentence):
+    with h5py.File(file, "a") as opened:
+        damage(opened)
+    data = load(file)
+    with pytest.raises(InputError, match=rf"lift.hdf5: .*{sentence}"):
+        save(data, f"robomimic:{tmp_path / 'x.hdf5'}")
+    assert not (tmp_path / "x.hdf5").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (
+            _replace("data/demo_2/states", h5py.ExternalLink("other.hdf5", "/x")),
+            "demo_2/states is a link to another",
+        ),
+        (_replace("data", h5py.ExternalLink("other.hdf5", "/x")), "data is a link to another file"),
+        (_replace("data/demo_2/rewards", h5py.Empty("f4")), "demo_2/rewards holds nothing"),
+        (lambda file: _declared(file, "data/demo_2/rewards", (4,)), "demo_2/rewards was declared but not all"),
+        (lambda file: _declared(file, "data/demo_2/next_obs/eef", (1 << 40, 1)), "was declared but not all"),
+        (lambda file: _bomb(file, "data/demo_2/rewards"), "declares arrays of"),
+    ],
+)
+def test_nothing_comes_from_outside_and_nothing_is_made_up(file, damage, sentence):
+    with h5py.File(file, "a") as opened:
+        damage(opened)
+    with pytest.raises(InputError, match=rf"lift.hdf5: .*{sentence}"):
+        load(f"robomimic:{file}")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from trajstitch.jobs.audit import audit_into_run
 from trajstitch.jobs.improve import Stages
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.train import train_run
+from trajstitch.storage.archive import INFO, read_arrays, write_arrays
 from trajstitch.storage.atomic import json_text, write_json
 from trajstitch.storage.lock import holding
 
@@ -226,6 +227,26 @@ def test_a_damaged_appraisal_is_made_again(data, tmp_path, caplog, monkeypatch):
     _, again, _ = weighing.weigh_run(data, config, tmp_path / "run")
     assert "appraisal.npz: cannot be used" in caplog.text
     assert file.read_bytes() == whole
+    np.testing.assert_array_equal(weighed.weight, again.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda arrays: arrays | {"advantage": arrays["advantage"][:, 1:]}, "advantage is float32 of shape"),
+        (lambda arrays: arrays | {"advantage": arrays["advantage"][:1]}, "advantage is float32 of shape"),
+        (lambda arrays: arrays | {"value": arrays["value"].astype(int)}, "value is int64 of shape"),
+        (lambda arrays: arrays | {"value": np.full_like(arrays["value"], np.nan)}, r"value\[0\] is nan"),
+    ],
+)
+def test_an_appraisal_that_does_not_fit_is_made_again(data, tmp_path, caplog, change, why):
+    config = ts.Weigh(members=2, width=4, depth=1, fit=ts.Fit(4, 4))
+    run, weighed, _ = weighing.weigh_run(data, config, tmp_path / "run")
+    arrays = read_arrays(run.path / "appraisal.npz")
+    info = json.loads(str(arrays.pop(INFO)))
+    write_arrays(run.path / "appraisal.npz", change(arrays), info, overwrite=True)
+    _, again, _ = weighing.weigh_run(data, config, tmp_path / "run")
+    assert re.search(f"appraisal.npz: cannot be used .*{why}", caplog.text)
     np.testing.assert_array_equal(weighed.weight, again.weight)
 
 

@@ -66,6 +66,14 @@ def test_long_messages_are_cut(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_a_sentence_has_one_line_and_an_end(tmp_path):
+    with pytest.raises(InputError) as caught, reading(tmp_path / "a  b"):
+        raise InputError("line\n" * 5000)
+    assert str(caught.value).startswith(f"{tmp_path / 'a  b'}: line line")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1700
+
+
 # -- what is no plain file ----------------------------------------------------------------------------------------
 
 
@@ -85,6 +93,26 @@ def test_a_pipe_in_a_folder(tmp_path, data):
         os.mkfifo(tmp_path / "x.traj" / name)
         with pytest.raises(InputError, match="is a pipe or a device"):
             load(tmp_path / "x.traj")
+
+
+def test_nor_one_beside_a_table(tmp_path, data):
+    pytest.importorskip("pyarrow")
+    for name in ("trajstitch.json", "weight.npy", "seams.npz"):
+        path = tmp_path / name
+        save(data, f"imitation:{path}")
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+        with pytest.raises(InputError, match="this is a pipe or a device"):
+            load(path)
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path, data):
+    path = tmp_path / "x.traj"
+    save(data, path)
+    (path / "info.json").unlink()
+    (path / "info.json").mkdir()
+    with pytest.raises(InputError, match="this is a folder, not a file"):
+        load(path)
 
 
 @pytest.mark.parametrize("name", ["x.hdf5", "x.npz", "x.traj/obs.npy"])

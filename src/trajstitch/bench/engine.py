@@ -19,7 +19,16 @@ from threading import Thread
 from typing import Any, Literal, NamedTuple
 
 from trajstitch.bench.datasets import check_available
-from trajstitch.bench.grid import Cell, Grid, failure_path, made_for, make_grid, open_folder, record_path
+from trajstitch.bench.grid import (
+    Cell,
+    Grid,
+    failure_path,
+    made_for,
+    make_grid,
+    open_folder,
+    read_failure,
+    record_path,
+)
 from trajstitch.bench.suites import train_settings
 from trajstitch.errors import InputError
 from trajstitch.methods import configure
@@ -230,9 +239,8 @@ def _outcome(out: Path, cell: Cell, code: int | None) -> str | None:
     """Return None for a finished cell, or why it failed."""
     if record_path(out, cell).exists():
         return None
-    file = failure_path(out, cell)
-    if file.exists():
-        return file.read_text().strip()
+    if (why := read_failure(out, cell)) is not None:
+        return why
     return f"its process ended with code {code}; run it again, with fewer --workers if memory was short"
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trajstitch.bench.datasets import check_name
+from trajstitch.bench.records import check_record
 from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, Recipe, runs_on
 from trajstitch.errors import InputError, unknown
 from trajstitch.storage.archive import reading
@@ -30,6 +31,7 @@ from trajstitch.storage.atomic import write_json
 
 _GROWS = ("data", "methods", "stitch_seeds")  # may differ between calls; the folder keeps all that was asked for
 _FILE = "suite.json"
+_MOST_STITCH_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Grid:
     preset: str
 
     def __post_init__(self) -> None:
+        if self.suite not in SUITES:
+            raise unknown("suite", self.suite, SUITES)
         for name in self.data:
             check_name(name)
         for name in self.methods:
@@ -85,9 +89,16 @@ class Grid:
                 raise unknown("method", name, RECIPES)
         if self.preset not in PRESET:
             raise unknown("preset", self.preset, PRESET)
-        for name in ("stitch_seeds", "seeds", "transitions", "episodes", "checkpoints", "steps"):
-            if (number := getattr(self, name)) is not None and number < 1:
-                raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {number}")
+        for name in ("seed", "stitch_seeds", "seeds", "transitions", "episodes", "checkpoints", "steps"):
+            number, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if number is None and name == "steps":  # each method's own
+                continue
+            if type(number) is not int:
+                raise InputError(f"{option} must be a whole number, not {number!r}")
+            if number < 1 and name != "seed":
+                raise InputError(f"{option} must be at least 1, not {number}")
+        if self.stitch_seeds > _MOST_STITCH_SEEDS:
+            raise InputError(f"--stitch-seeds must be at most {_MOST_STITCH_SEEDS}, not {self.stitch_seeds}")
         if not self.cells:
             raise InputError(f"reward models are compared on {', '.join(REWARD_DATA)}; give one of them in --data")
 
@@ -201,5 +212,14 @@ def read_records(out: Path, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]
     for cell in cells:
         if (file := record_path(out, cell)).exists():
             with reading(file):
-                found[cell] = json.loads(file.read_text())
+                found[cell] = check_record(cell, json.loads(file.read_text()))
     return found
+
+
+def read_failure(out: Path, cell: Cell) -> str | None:
+    """Return why a cell could not be finished; None if nothing says so."""
+    file = failure_path(out, cell)
+    if not file.exists():
+        return None
+    with reading(file):
+        return file.read_text().strip()

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from trajstitch.bench.grid import Cell, Grid, failure_path, read_records, stored_grid
+from trajstitch.bench.grid import Cell, Grid, read_failure, read_records, stored_grid
 from trajstitch.bench.published import published_score
 from trajstitch.bench.suites import RECIPES
 from trajstitch.evaluation.stats import (
@@ -109,8 +109,8 @@ def read_results(out: Path) -> Results:
     """Read everything that is in a folder of bench."""
     grid = stored_grid(out)
     records = read_records(out, grid.cells)
-    failed = [cell for cell in grid.cells if cell not in records and failure_path(out, cell).exists()]
-    failures = {cell: failure_path(out, cell).read_text().strip() for cell in failed}
+    left = {cell: read_failure(out, cell) for cell in grid.cells if cell not in records}
+    failures = {cell: why for cell, why in left.items() if why is not None}
     rewards = {cell: record for cell, record in records.items() if cell.recipe.method is None}
     policies = {cell: record for cell, record in records.items() if cell not in rewards}
     return Results(grid, policies, rewards, failures)

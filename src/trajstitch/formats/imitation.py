@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from trajstitch.data import Dataset, check_finite, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.formats.features import Features
-from trajstitch.formats.lerobot_folder import import_arrow
 from trajstitch.formats.npz import load_seams, save_seams
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import reading
+from trajstitch.storage.archive import check_file, read_text, reading, reason
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.tables import import_arrow, read_parquet, read_stream
 
 PREFIX = "imitation:"
 _NEEDED = ("obs", "acts", "terminal")
@@ -61,10 +61,16 @@ def _with_ours(data: Dataset, folder: Path) -> Dataset:
     note, weight, seams = (folder / name for name in (_NOTE, _WEIGHT, _SEAMS))
     return replace(
         data,
-        info=json.loads(note.read_text()) if note.exists() else {},
-        weight=normalised_weight(np.load(weight, allow_pickle=False)) if weight.exists() else None,
+        info=json.loads(read_text(note)) if note.exists() else {},
+        weight=_weight(weight) if weight.exists() else None,
         seams=load_seams(seams) if seams.exists() else None,
     )
+
+
+def _weight(file: Path) -> NDArray[np.float32]:
+    check_file(file)
+    mapped = np.load(file, mmap_mode="r", allow_pickle=False)  # refuses a size that the file has not
+    return normalised_weight(np.array(mapped))
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
@@ -108,20 +114,26 @@ def _feature(kind: Any) -> dict[str, Any]:
 
 
 def _table(path: Path) -> Any:
-    arrow, parquet = import_arrow()
+    arrow, _ = import_arrow()
     try:
         if path.is_file():
-            return parquet.read_table(path)
+            return read_parquet(path)
         if is_imitation(path):
-            names = [file["filename"] for file in json.loads((path / _STATE).read_text())["_data_files"]]
-            parts = [arrow.ipc.open_stream(arrow.memory_map(str(path / name))) for name in names]
-            return arrow.concat_tables([part.read_all() for part in parts])
+            names = [file["filename"] for file in json.loads(read_text(path / _STATE))["_data_files"]]
+            return arrow.concat_tables([read_stream(_inside(path, name)) for name in names])
         files = sorted(path.rglob("*.parquet"))
         if not files:
             raise InputError("there is neither state.json with .arrow files nor a .parquet file in this folder")
-        return arrow.concat_tables([parquet.read_table(file) for file in files])
+        return arrow.concat_tables([read_parquet(file) for file in files])
     except (OSError, ValueError) as error:
-        raise InputError(f"its tables are missing or damaged ({error}); download them again") from error
+        raise InputError(f"its tables are missing or damaged ({reason(error)}); download them again") from error
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return a file that the folder names; InputError if it is none of its own."""
+    if Path(name).name != name:
+        raise InputError(f"{_STATE} names {name}, which is not a file of this folder; it is not followed")
+    return folder / name
 
 
 def _from_table(table: Any) -> Dataset:

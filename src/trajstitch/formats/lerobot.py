@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats.features import SEAM, WEIGHT, Features, from_frames, is_ours, names_of, origins, to_frames
-from trajstitch.formats.lerobot_folder import Folder, import_arrow, is_folder, open_folder, to_numpy
+from trajstitch.formats.lerobot_folder import Folder, is_folder, open_folder, to_numpy
 from trajstitch.formats.lerobot_writer import INDEX, Episode, write_folder
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import reading
+from trajstitch.storage.archive import read_text, reading, reason
 from trajstitch.storage.atomic import replacing
+from trajstitch.storage.tables import import_arrow
 
 READ, WRITE_OLD = "lerobot:", "lerobot-v2.1:"
 _OBS, _ACTION, _REWARD, _DONE, _SUCCESS = "observation.state", "action", "next.reward", "next.done", "next.success"
@@ -79,7 +80,7 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
 def _read_note(root: Path) -> dict[str, Any]:
     """Return what we wrote beside LeRobot's own files; nothing for other folders."""
     file = root / "meta" / _NOTE
-    return dict(json.loads(file.read_text())) if file.exists() else {}
+    return dict(json.loads(read_text(file))) if file.exists() else {}
 
 
 def _usual(features: Features, folder: Folder, note: Mapping[str, Any]) -> Features:
@@ -209,7 +210,8 @@ def _folders(data: Dataset) -> dict[str, Folder]:
     for root in dict.fromkeys(root for root, _ in origins(data, READ)):
         if not is_folder(Path(root)):
             raise InputError(f"{root}, which these data were read from, is gone; put it back")
-        folders[root] = open_folder(Path(root))
+        with reading(Path(root)):
+            folders[root] = open_folder(Path(root))
     return folders
 
 
@@ -230,13 +232,14 @@ def _carrying(data: Dataset, folders: Mapping[str, Folder]) -> _Plan:
         m = 0
         for root, group in groupby(origins(data, READ), key=lambda pair: pair[0]):
             folder, numbers = folders[root], [int(number) for _, number in group]
-            for number, table in zip(numbers, folder.tables(numbers), strict=True):
-                try:
-                    yield _carried(folder, number, table, _columns(data, m), features, obs, action)
-                except (KeyError, TypeError, IndexError) as error:
-                    what = f"{type(error).__name__} {error}"
-                    raise InputError(f"{root}: episode {number} is damaged ({what}); download it again") from error
-                m += 1
+            with reading(Path(root)):  # most of what an episode holds is looked at only now
+                for number, table in zip(numbers, folder.tables(numbers), strict=True):
+                    try:
+                        yield _carried(folder, number, table, _columns(data, m), features, obs, action)
+                    except (KeyError, TypeError, IndexError) as error:
+                        what = f"{type(error).__name__} {reason(error)}"
+                        raise InputError(f"episode {number} is damaged ({what}); download it again") from error
+                    m += 1
 
     return _Plan(episodes(), features, first.info, obs, action)
 
@@ -311,7 +314,7 @@ def _renewed(
     new |= {name: rows for name, rows in columns.items() if is_ours(name)}
     for name, rows in new.items():
         kind = features[name]["dtype"]
-        if not np.array_equal(rows.astype(kind), rows):
+        if not np.array_equal(rows.astype(kind), rows, equal_nan=True):
             raise InputError(
                 f"{name} is {kind}, which cannot hold the new values; set origin=None, or keep it as it is"
             )

@@ -11,7 +11,6 @@ A video is never decoded: an episode of v3.0 names its file and the seconds wher
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,20 +24,15 @@ from numpy.typing import NDArray
 
 from trajstitch.data import Int
 from trajstitch.errors import InputError
+from trajstitch.storage.archive import check_room, read_text, reason
+from trajstitch.storage.tables import import_arrow, parquet_names, read_parquet
 
 CHUNK = 1000  # files per folder
 _ROW = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _ROW_PREFIXES = ("data/", "videos/", "meta/", "stats/")
+_ENTRY = 64  # bytes of an entry in a row of Python's
 _META = ("info", "stats", "tasks", "episodes", "episodes_stats", "trajstitch")
 Stats = dict[str, dict[str, Any]]  # feature: {min, max, mean, std, count, …}
-
-
-def import_arrow() -> tuple[Any, Any]:
-    """Return pyarrow and pyarrow.parquet; InputError if they are not installed."""
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError("these data need pyarrow; run pip install 'trajstitch[lerobot]'") from error
 
 
 def is_numeric(feature: Mapping[str, Any]) -> bool:
@@ -150,7 +144,6 @@ class Folder:
 
     def read(self, names: Iterable[str]) -> tuple[dict[str, NDArray[Any]], Int]:
         """Return features with one row per frame, in order, and the length of each episode."""
-        _, parquet = import_arrow()
         names = list(names)
         wanted = list(dict.fromkeys([*names, "episode_index", "frame_index"]))
         files = sorted((self.root / "data").glob("*/*.parquet"))
@@ -158,7 +151,7 @@ class Folder:
             raise InputError("data/ holds no .parquet file; download the whole data set")
         parts = []
         for file in files:
-            table = _read_table(parquet, file, wanted)
+            table = _read_table(file, wanted)
             parts.append({name: to_numpy(table[name], name) for name in wanted})
         columns = {name: np.concatenate([part[name] for part in parts]) for name in wanted}
         order = np.lexsort((columns["frame_index"], columns["episode_index"]))
@@ -188,7 +181,6 @@ class Folder:
 
     def tables(self, episodes: Iterable[int]) -> Iterator[Any]:
         """Yield the whole table of each of these episodes, as it is."""
-        _, parquet = import_arrow()
         opened: Path | None = None
         for episode in episodes:
             row = self.episodes[episode]
@@ -200,7 +192,7 @@ class Folder:
                 place |= {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
             file = self._file("data_path", place)
             if file != opened:
-                opened, table = file, _read_table(parquet, file, None)
+                opened, table = file, _read_table(file, None)
                 owner = table["episode_index"].to_numpy()
                 number, begin, many = np.unique(owner, return_index=True, return_counts=True)
                 span = dict(zip(number.tolist(), zip(begin.tolist(), many.tolist(), strict=True), strict=True))
@@ -261,32 +253,28 @@ def to_numpy(column: Any, name: str) -> NDArray[Any]:
     return values.reshape(rows, -1)
 
 
-def _read_table(parquet: Any, file: Path, columns: list[str] | None) -> Any:
+def _read_table(file: Path, columns: list[str] | None) -> Any:
     try:
-        with parquet.ParquetFile(file) as source:
-            if columns and (missing := [name for name in columns if name not in source.schema_arrow.names]):
-                raise InputError(
-                    f"{file} has no column {missing[0]!r}, which meta/info.json lists; download it again"
-                )
-            return source.read(columns)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is missing or damaged; download it again ({_first_line(error)})") from error
+        return read_parquet(file, columns)
+    except (OSError, ValueError, InputError) as error:
+        raise InputError(f"{file} is missing or damaged; download it again ({reason(error)})") from error
 
 
 def _episode_rows(root: Path, stats: bool) -> list[dict[str, Any]]:
     """Read meta/episodes, with or without the statistics."""
-    _, parquet = import_arrow()
     files = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not files:
         raise InputError("meta/episodes holds no .parquet file; download the whole data set")
     rows = []
     for file in files:
         try:
-            names = parquet.read_schema(file).names
-        except (OSError, ValueError) as error:
-            raise InputError(f"{file} is damaged; download it again ({_first_line(error)})") from error
+            names = parquet_names(file)
+        except (OSError, ValueError, InputError) as error:
+            raise InputError(f"{file} is damaged; download it again ({reason(error)})") from error
         columns = [name for name in names if name.startswith("stats/") == stats or name == "episode_index"]
-        rows += _read_table(parquet, file, columns).to_pylist()
+        table = _read_table(file, columns)
+        check_room(file.stat().st_size, len(table) * len(columns) * _ENTRY)
+        rows += table.to_pylist()
     return rows
 
 
@@ -301,21 +289,20 @@ def _nested(row: Mapping[str, Any]) -> Stats:
 
 def _read_tasks(file: Path) -> dict[int, str]:
     """Read tasks.parquet, a table whose index, under any name, is the task."""
-    _, parquet = import_arrow()
     if not file.exists():
         return {}
-    table = _read_table(parquet, file, None)
+    table = _read_table(file, None)
     texts = [name for name in table.column_names if name != "task_index"]
     return dict(zip(table["task_index"].to_pylist(), map(str, table[texts[0]].to_pylist()), strict=True))
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text()))
+        return dict(json.loads(read_text(file)))
     except FileNotFoundError:
         raise InputError(f"{file} is missing; a LeRobotDataset has it") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{file} is damaged ({_first_line(error)}); download it again") from error
+    except (OSError, ValueError, TypeError, InputError) as error:
+        raise InputError(f"{file} is damaged ({reason(error)}); download it again") from error
 
 
 def _read_lines(file: Path, missing: list[Any] | None = None) -> list[dict[str, Any]]:
@@ -323,12 +310,8 @@ def _read_lines(file: Path, missing: list[Any] | None = None) -> list[dict[str, 
     if not file.exists() and missing is not None:
         return missing
     try:
-        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+        return [json.loads(line) for line in read_text(file).splitlines() if line.strip()]
     except FileNotFoundError:
         raise InputError(f"{file} is missing; download the whole data set") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is damaged ({_first_line(error)}); download it again") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    except (OSError, ValueError, InputError) as error:
+        raise InputError(f"{file} is damaged ({reason(error)}); download it again") from error

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch.errors import InputError
-from trajstitch.formats.lerobot_folder import CHUNK, Stats, Video, import_arrow, is_numeric, to_numpy
+from trajstitch.formats.lerobot_folder import CHUNK, Stats, Video, is_numeric, to_numpy
+from trajstitch.storage.tables import import_arrow
 
 Version = str  # "v2.1" or "v3.0"
 INDEX = ("timestamp", "frame_index", "episode_index", "index", "task_index")  # what LeRobot adds to every frame

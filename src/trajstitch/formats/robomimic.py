@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from trajstitch.formats.features import (
     to_frames,
 )
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import reading
+from trajstitch.storage.archive import reading, reason
 from trajstitch.storage.atomic import replacing
 
 PREFIX = "robomimic:"
@@ -52,31 +52,35 @@ def is_robomimic(path: Path) -> bool:
     """Whether a file has robomimic's layout."""
     import h5py
 
-    if not h5py.is_hdf5(path):
-        return False
+    from trajstitch.storage.hdf5 import open_hdf5
+
     try:
-        with h5py.File(path, "r") as file:
+        with reading(path), open_hdf5(path) as file:
             data = file.get("data")
             return isinstance(data, h5py.Group) and any(name.startswith("demo") for name in data)
-    except OSError:
+    except InputError:
         return False
 
 
 def read(name: str, features: Features | None = None, tell: Tell = silent) -> Dataset:
     """Read chosen keys of every demonstration, or of those under a filter key; by default all keys of vectors."""
+    from trajstitch.storage.hdf5 import open_hdf5
+
     path = Path(name.removeprefix(PREFIX))
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    with reading(path), _opened(path) as file:
+    with reading(path), open_hdf5(path) as file:
         if "data" not in file:
             raise InputError("the group 'data' is missing; robomimic's files have data/demo_0, data/demo_1, …")
         demos = _chosen_demos(file, (features or Features()).filter_key)
         chosen = _usual(features or Features(), demos[0])
         padded = "next_obs" in demos[0]
+        needed = [_needed(chosen, demo) for demo in demos]
+        _check_stored(path, demos, needed)
         parts = []
         for m, demo in enumerate(demos):
             tell(m, len(demos), "")
-            parts.append(_frames(demo, _needed(chosen, demo), chosen, padded))
+            parts.append(_frames(demo, needed[m], chosen, padded))
         length = np.array([len(next(iter(part.values()))) for part in parts])
         columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         names = (demo.name.rpartition("/")[2] for demo in demos)
@@ -98,35 +102,35 @@ def write(data: Dataset, target: str, overwrite: bool = False) -> None:
     if any(path.resolve() == Path(source).resolve() for source in sources):
         raise InputError(f"{path} is where these data were read from, and is never changed; choose another output")
     with ExitStack() as stack:
-        opened = {source: stack.enter_context(_opened(Path(source))) for source in sources}
+        opened = {source: stack.enter_context(_source(Path(source))) for source in sources}
         part = stack.enter_context(replacing(path, overwrite))
         try:
             with h5py.File(part, "w") as file:
-                group = file.create_group("data")
-                if opened:
-                    _carry(data, opened, group)
-                    _write_masks(data, opened, file)
-                else:
-                    _write_plain(data, group)
-                group.attrs["total"] = sum(int(demo.attrs["num_samples"]) for demo in group.values())
-                kept = {k: v for k, v in data.info.items() if k not in _OF_FILE}
-                group.attrs[_INFO] = json.dumps(kept)
+                _fill(file, data, opened)
         except RuntimeError as error:  # what HDF5 raises when it cannot flush on closing
             raise OSError(str(error)) from error
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    import h5py
+def _fill(file: Any, data: Dataset, opened: Mapping[str, Any]) -> None:
+    """Write everything into an empty file."""
+    group = file.create_group("data")
+    if opened:
+        _carry(data, opened, group)
+        _write_masks(data, opened, file)
+    else:
+        _write_plain(data, group)
+    group.attrs["total"] = sum(int(demo.attrs["num_samples"]) for demo in group.values())
+    group.attrs[_INFO] = json.dumps({k: v for k, v in data.info.items() if k not in _OF_FILE})
 
-    if not path.exists() or not h5py.is_hdf5(path):
-        raise InputError(f"{path} is not an HDF5 file, is empty or is gone; check the download")
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise InputError(f"{path} is truncated or damaged; copy it again ({error})") from error
-    with file:
-        yield file
+
+def _source(path: Path) -> Any:
+    """Open a file that the data were read from."""
+    from trajstitch.storage.hdf5 import opened
+
+    if not path.exists():
+        raise InputError(f"{path}, which these data were read from, is gone; put it back")
+    with reading(path):
+        return opened(path)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -144,6 +148,20 @@ def _chosen_demos(file: Any, key: str | None) -> list[Any]:
     if not names:
         raise InputError("there is no demonstration in data" + (f" under mask/{key}" if key else ""))
     return [file["data"][name] for name in sorted(names, key=_number)]
+
+
+def _check_stored(path: Path, demos: Sequence[Any], needed: Sequence[Sequence[str]]) -> None:
+    """Raise InputError unless all that is read are numbers in the file itself, no more than it can hold."""
+    from trajstitch.storage.hdf5 import check_arrays
+
+    arrays: dict[str, Any] = {}
+    for demo, names in zip(demos, needed, strict=True):
+        known = _known(demo)
+        arrays |= {f"{demo.name}/{name}": known[name] for name in names if name in known}
+        if "next_obs" in demo:
+            after = demo["next_obs"]
+            arrays |= {f"{after.name}/{name}": after[name] for name in names if name in after}
+    check_arrays(path, arrays)
 
 
 def _number(name: str) -> tuple[int, str]:
@@ -233,8 +251,12 @@ def _carry(data: Dataset, opened: Mapping[str, Any], group: Any) -> None:
     obs, action = names_of(data)
     names = {"obs": obs, "action": action}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
-        opened[source].copy(f"data/{name}", group, f"demo_{m}")
-        _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
+        try:
+            opened[source].copy(f"data/{name}", group, f"demo_{m}")
+            _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
+            int(group[f"demo_{m}"].attrs["num_samples"])
+        except (KeyError, AttributeError, TypeError, IndexError, ValueError) as error:
+            raise InputError(f"{source}: {name} is damaged ({reason(error)}); copy the file again") from error
 
 
 def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[str]], what: str) -> None:
@@ -298,10 +320,10 @@ def _same_end(old: NDArray[Any], new: NDArray[Any], padded: bool) -> bool:
 def _write_masks(data: Dataset, opened: Mapping[str, Any], file: Any) -> None:
     """Write every filter key, by the new names of its demonstrations."""
     masks: dict[str, list[str]] = {}
-    members = {
-        source: {key: set(_names(mask)) for key, mask in given.get("mask", {}).items()}
-        for source, given in opened.items()
-    }
+    members = {}
+    for source, given in opened.items():
+        with reading(Path(source)):
+            members[source] = {key: set(_names(mask)) for key, mask in given.get("mask", {}).items()}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
         for key, inside in members[source].items():
             if name in inside:

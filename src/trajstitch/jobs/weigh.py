@@ -13,8 +13,10 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from trajstitch.data import Dataset
+from trajstitch.data import Dataset, check_finite
+from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run, check_owner, numbers, read_stored
 from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.weigh import Appraisal, Weigh, appraise, start_critics, train_critics, weigh_by
@@ -22,6 +24,7 @@ from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import INFO, read_arrays, write_arrays
 from trajstitch.tracking import Log, by_seed, log_nothing
 
+_APPRAISAL = "appraisal.npz"
 _CHECKS = 20  # times that progress is recorded
 _AFTER_TRAINING = ("effective_share", "temperature", "gae_lambda")  # settings that need no other critics
 
@@ -83,17 +86,30 @@ def weigh_run(
         log: a tracker, which is told the losses of the critics.
     """
     config.check(data)
-    trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
-    asked = {"job": "weigh", "config": trained, "seed": seed, "data": {"fingerprint": data.steps_fingerprint}}
-    with Run.working(out, asked, overwrite, inputs) as run:
-        file = run.path / "appraisal.npz"
-        appraisal = read_stored(file, partial(_read_appraisal, run), None)
+    with Run.working(out, run_settings(data, config, seed), overwrite, inputs) as run:
+        appraisal = stored_appraisal(run, data, config)
         if appraisal is None:
             appraisal = _train_and_appraise(run, data, config, seed, tell, log)
-            arrays = {"advantage": appraisal.advantage, "value": appraisal.value}
-            write_arrays(file, arrays, {"run": run.identity}, overwrite=True)
+            store_appraisal(run, appraisal)
         run.forget_state()
     return run, weigh_by(data, appraisal, config), appraisal
+
+
+def run_settings(data: Dataset, config: Weigh, seed: int) -> dict[str, Any]:
+    """Return what a run directory belongs to: all that its critics depend on."""
+    trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
+    return {"job": "weigh", "config": trained, "seed": seed, "data": {"fingerprint": data.steps_fingerprint}}
+
+
+def stored_appraisal(run: Run, data: Dataset, config: Weigh) -> Appraisal | None:
+    """Return what a finished run's critics said of these data; None, and a warning, if it cannot be used."""
+    return read_stored(run.path / _APPRAISAL, partial(_read_appraisal, run.identity, data, config), None)
+
+
+def store_appraisal(run: Run, appraisal: Appraisal) -> None:
+    """Store what the critics of a run say."""
+    arrays = {"advantage": appraisal.advantage, "value": appraisal.value}
+    write_arrays(run.path / _APPRAISAL, arrays, {"run": run.identity}, overwrite=True)
 
 
 def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell: Tell, log: Log) -> Appraisal:
@@ -109,9 +125,16 @@ def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell:
     return appraise(state.model, data)
 
 
-def _read_appraisal(run: Run, file: Path) -> Appraisal | None:
+def _read_appraisal(identity: str, data: Dataset, config: Weigh, file: Path) -> Appraisal | None:
     stored = read_arrays(file)
-    check_owner(json.loads(str(stored[INFO])).get("run"), run.identity)
+    check_owner(json.loads(str(stored[INFO])).get("run"), identity)
+    arrays = {"advantage": (config.members, data.transitions), "value": (len(data.obs),)}
+    for name, shape in arrays.items():
+        if stored[name].shape != shape or stored[name].dtype.kind != "f":
+            raise InputError(
+                f"{name} is {stored[name].dtype} of shape {stored[name].shape}, not floats of {shape}"
+            )
+        check_finite(name, stored[name])
     return Appraisal(stored["advantage"], stored["value"])
 
 

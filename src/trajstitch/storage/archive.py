@@ -23,20 +23,22 @@ _ALLOWANCE = 32 << 20  # … plus so many bytes
 _LFS = b"version https://git-lfs"  # how a Git LFS pointer begins
 _LONGEST_EMPTY = 1 << 31  # numbers that an array of no numbers would have with 1 in place of 0
 _LONGEST = 300  # characters of another library's message that are shown
+_LONGEST_SENTENCE = 1500  # characters of what is said of a file
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn every error inside the block into an InputError that names this file: damage causes errors of any kind.
 
-    What is neither a plain file nor a folder, such as a pipe, is refused before the block opens it.
+    Its sentence has one line and an end, whatever a damaged file puts into it. What is neither a plain file nor a
+    folder, such as a pipe, is refused before the block opens it.
     """
     try:
         if path.exists() and not path.is_dir():
             check_file(path)
         yield
     except InputError as error:
-        raise error.within(path) from error
+        raise InputError(_shortened(" ".join(str(error).splitlines()), _LONGEST_SENTENCE)).within(path) from error
     except PermissionError as error:
         raise InputError(f"{path}: this file cannot be read; change its permissions") from error
     except MemoryError as error:
@@ -49,19 +51,31 @@ def reading(path: Path) -> Iterator[None]:
 
 def reason(error: BaseException) -> str:
     """Return the message of another library's error as one short line."""
-    what = " ".join(str(error).split()) or type(error).__name__
-    return what if len(what) <= _LONGEST else what[:_LONGEST] + " …"
+    return _shortened(" ".join(str(error).split()), _LONGEST) or type(error).__name__
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + " …"
 
 
 def check_file(path: Path) -> None:
     """Raise InputError if this is no plain file (opening a pipe would wait for ever) or only stands for one."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise InputError("this is a folder, not a file; copy the file again")
+    if not stat.S_ISREG(mode):
         raise InputError("this is a pipe or a device, not a file; copy what it gives into a file first")
     with path.open("rb") as file:
         if file.read(len(_LFS)) == _LFS:
             raise InputError(
                 "this is a Git LFS pointer, which only stands for the file; run git lfs pull where it came from"
             )
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a plain file; anything else is refused, and not waited for."""
+    check_file(file)
+    return file.read_text()
 
 
 def check_shape(shape: Sequence[int]) -> None:
@@ -81,6 +95,7 @@ def check_room(stored: int, size: int) -> None:
 
 def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
     """Read all arrays of an npz file, or those of these names that it has; InputError if it is damaged."""
+    check_file(path)
     if not zipfile.is_zipfile(path):
         raise InputError("this is not an npz file, or it is empty or truncated; copy it again")
     try:

@@ -20,14 +20,34 @@ _INSIDE = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)  # links that cannot leave th
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """Open a file for reading; InputError if it is damaged or one of its links leads to another file."""
+    try:
+        with opened(path) as file:
+            yield file
+    except (OSError, RuntimeError) as error:
+        raise _damaged(error) from error
+
+
+def opened(path: Path) -> h5py.File:
+    """Open a file as `open_hdf5` does, where errors that come later may be those of another file."""
     if not h5py.is_hdf5(path):
         raise InputError("this is not an HDF5 file, or it is empty; check the download")
     try:
-        with h5py.File(path, "r") as file:
-            _check_links(file)
-            yield file
+        file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
-        raise InputError(f"this HDF5 file is truncated or damaged; copy it again ({reason(error)})") from error
+        raise _damaged(error) from error
+    try:
+        _check_links(file)
+    except (OSError, RuntimeError) as error:
+        file.close()
+        raise _damaged(error) from error
+    except InputError:
+        file.close()
+        raise
+    return file
+
+
+def _damaged(error: Exception) -> InputError:
+    return InputError(f"this HDF5 file is truncated or damaged; copy it again ({reason(error)})")
 
 
 def _check_links(file: h5py.File) -> None:
