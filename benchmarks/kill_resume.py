@@ -27,23 +27,28 @@ from trajstitch.formats import load, save
 
 CLOCKS = ("timings.json",)  # not compared
 MADE = "made"  # what is not compared of a record of `bench`
-MODELS = ("dynamics", "inverse", "reward", "value")
 SMALL = ["--steps", "40", "--every", "10", "--seeds", "2", "--batch", "16", "--width", "8", "--quiet"]
-IMPROVE = [
-    "--iterations",
-    "2",
-    *(f"--{model}.{item}" for model in MODELS for item in ("fit.steps=100", "width=16")),
-]
-PLAN = [f"--{model}.{item}" for model in ("world", "value") for item in ("fit.steps=100", "width=16")]
+IMPROVE = ["improve", "data.npz", "--out", "out", "--preset", "quick", "--quiet"]
+FEW = {
+    model: [f"--{model}.fit.steps=100", f"--{model}.width=16"]
+    for model in ("dynamics", "inverse", "reward", "value", "world")
+}
+GREEDY = ["--iterations", "2", *FEW["dynamics"], *FEW["inverse"], *FEW["reward"], *FEW["value"]]
 AGAIN = ["--overwrite", "--quiet"]  # killed after its output was written, a command finds it there
 WORLD = ["--world-steps", "40", "--world-width", "8", "--rollouts", "4", "--rollout-interval", "20"]
 BENCH = ["bench", "smoke", "--out", "out", "--data", "demo", "--methods", "bc", "td3bc", "ts-bc", "--quiet"]
+TOGETHER = [
+    *("bench", "table1", "--out", "out", "--data", "hopper-medium", "hopper-expert", "--methods", "bc", "rebrac"),
+    *("--preset", "tiny", "--seeds", "2", "--steps", "40", "--transitions", "2000", "--episodes", "1"),
+    *("--checkpoints", "2", "--workers", "1", "--together", "--quiet"),
+]
 TRAIN: dict[str, list[str]] = {
     "bc": ["--episodes", "2"],  # the only one that is scored here, since scoring is the same for all
     "percent-bc": [],
     "gaussian-bc": [],
     "weighted-bc": ["--value-steps", "40"],
     "td3bc": [],
+    "rebrac": [],
     "td3tsbc": ["--switch", "20"],
     "iql": [],
     "cql": [],
@@ -55,17 +60,17 @@ TRAIN: dict[str, list[str]] = {
 }
 
 
-def commands() -> dict[str, list[str]]:
-    """Return every command by name; files are named as in `main`."""
+def commands(shared: Path) -> dict[str, list[str]]:
+    """Return every command by name; policies are those of the folder `shared`."""
     found = {
-        "improve": ["improve", "data.npz", "--out", "out", "--preset", "quick", *IMPROVE, "--quiet"],
-        "improve --planner optimal": [
-            *("improve", "data.npz", "--out", "out", "--preset", "quick", "--planner", "optimal", *PLAN, "--quiet")
-        ],
+        "improve": [*IMPROVE, *GREEDY],
+        "improve --planner optimal": [*IMPROVE, "--planner", "optimal", *FEW["world"], *FEW["value"]],
+        "improve --planner held": [*IMPROVE, "--planner", "held", *FEW["world"]],
         "weigh": ["weigh", "data.npz", "--out", "out.npz", "--preset", "quick", "--fit.steps=100", *AGAIN],
         "collect": ["collect", "random", "--env", "Hopper-v5", "--steps", "2000", "--out", "out.npz", *AGAIN],
         "bench": [*BENCH, "--workers", "1"],
         "bench --workers 2": [*BENCH, "--workers", "2"],  # processes that outlive the killed one for a moment
+        "bench --together": [*TOGETHER, "--shared", str(shared.resolve())],
     }
     for method, words in TRAIN.items():
         inputs = ["data.npz", "better.npz"] if method in ("td3tsbc", "tsmbop") else ["data.npz"]
@@ -170,8 +175,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", help="names of commands, such as improve or 'train bc'")
     parser.add_argument("--out", type=Path, default=Path("results/kill_resume.json"))
+    parser.add_argument("--shared", type=Path, default=Path("shared"), help="folder with policies/, for bench")
     args = parser.parse_args()
-    names = [name for name in commands() if not args.only or name in args.only]
+    every = commands(args.shared)
+    names = [name for name in every if not args.only or name in args.only]
     earlier = json.loads(args.out.read_text()) if args.out.exists() else {}  # by calls that tried other commands
     found = earlier.get("commands", {})
     for k, name in enumerate(names):
@@ -179,7 +186,7 @@ def main() -> None:
             continue
         kills = args.kills // len(names) + (k < args.kills % len(names))
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = try_command(commands()[name], kills, random.Random(f"{args.seed} {name}"), Path(folder))
+            found[name] = try_command(every[name], kills, random.Random(f"{args.seed} {name}"), Path(folder))
         print(name, found[name], flush=True)
         command = f"python -m benchmarks.kill_resume --kills {args.kills} --seed {args.seed}"
         summary = {

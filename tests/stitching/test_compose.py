@@ -173,6 +173,18 @@ def test_only_what_the_plan_takes_is_tried(composed):
     np.testing.assert_allclose(result.dataset.returns, eager.dataset.returns, atol=1.01)
 
 
+def test_where_nothing_is_tried_the_data_stay():
+    """No candidate is near enough."""
+    data = relay(env_horizon=60)
+    result = improve(data, dataclasses.replace(COMPOSE, reach=ReachConfig(tolerance=1e-9)), models=OWN)
+    assert "tried" not in result.graph
+    assert not result.seams.stitched.any()
+    np.testing.assert_array_equal(result.dataset.obs, data.obs)
+    np.testing.assert_array_equal(result.dataset.action, data.action)
+    assert result.plan is not None
+    assert result.plan.transitions == data.transitions  # every state's recorded step
+
+
 class Bounded(Point):
     """Who pushes hard to a side stays; around most recorded actions the world is linear and does not show it."""
 

@@ -134,8 +134,8 @@ class Trials:
 
     def __init__(self, finder: ReachFinder, graph: Graph) -> None:
         self.finder, self.graph = finder, graph
-        self._edges: list[Int] = []
-        self._aims: list[Aim] = []
+        none = np.zeros(0, np.int64)
+        self._edges, self._aims = [none], [finder.aim(none, none)]
 
     def attempt(self, pair: Int, edge: Int) -> tuple[Float, Float]:
         """Try these edges; see `optimal.Attempt`."""
@@ -147,7 +147,7 @@ class Trials:
 
     def make(self, graph: Graph, pair: Int, edge: Int) -> Steps:
         """Make the steps of edges that were tried; see `Edges.make`."""
-        tried = np.concatenate([edge[:0], *self._edges])
+        tried = np.concatenate(self._edges)
         order = np.argsort(tried)
         place = order[np.searchsorted(tried, edge, sorter=order)]
         aim = Aim(*(np.concatenate(column)[place] for column in zip(*self._aims, strict=True)))
