@@ -467,6 +467,17 @@ def test_a_program_that_ended_is_not_run_again(tmp_path, monkeypatch):
     assert {**made["together"], "resumed": made["resumed"]} == program
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_cell_of_impossible_settings_leaves_the_others_alone(together):
+    """It says what is wrong when it is run: of two steps none can be the switch."""
+    grid = make_grid("smoke", methods=("bc", "td3tsbc"), data=("demo", "demo-random"), steps=2)
+    jobs = engine.plan_jobs(grid, grid.cells, together)
+    assert [job.cells[0] for job in jobs if job.part == "run"] == grid.cells
+    assert {cell.method for job in jobs if job.part == "train" for cell in job.cells} == (
+        {"bc"} if together else set()
+    )
+
+
 def test_a_cell_whose_scoring_was_stopped_is_resumed_too(tmp_path):
     program = {"cells": ["demo/bc"], "seconds": {"train": 2.0}}
     (tmp_path / "timings.json").write_text(json.dumps({**program, "resumed": False}))
