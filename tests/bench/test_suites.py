@@ -485,6 +485,9 @@ def test_a_cell_whose_scoring_was_stopped_is_resumed_too(tmp_path):
     assert cells._made_before(tmp_path) == {"resumed": False, "together": program}
     (tmp_path / "scores").mkdir()
     assert cells._made_before(tmp_path) == {"resumed": True, "together": program}
+    (tmp_path / "timings.json").write_text("{")
+    with pytest.raises(InputError, match=r"timings\.json: this file is damaged"):
+        cells._made_before(tmp_path)
 
 
 def _stopped(train):

@@ -84,10 +84,12 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
 
 def _made_before(folder: Path) -> dict[str, Any]:
     """Return whether a run was begun by a call that was stopped, and of what other cells' program it was part."""
-    if not (folder / _TOGETHER).exists():
+    file = folder / _TOGETHER
+    if not file.exists():
         return {"resumed": folder.exists()}
-    together = json.loads((folder / _TOGETHER).read_text())
-    return {"resumed": together.pop("resumed") or (folder / "scores").exists(), "together": together}
+    with reading(file):
+        together = json.loads(file.read_text())
+        return {"resumed": together.pop("resumed") or (folder / "scores").exists(), "together": together}
 
 
 @contextmanager
