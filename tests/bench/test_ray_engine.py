@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trajstitch.bench import ray_engine
+from trajstitch.bench import cells, ray_engine
 from trajstitch.bench.engine import run_local
 from trajstitch.bench.grid import Cell, make_grid, open_folder
 from trajstitch.bench.ray_engine import Cluster, pack, run_ray, unpack
 from trajstitch.cli import main
 from trajstitch.errors import InputError
+from trajstitch.policies.policy import acting
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 METHODS = ("bc", "percent-bc", "weighted", "ts-bc", "ts-bc-1", "ts-percent-bc")
@@ -151,6 +152,11 @@ def test_a_teacher_is_trained_once_before_its_pupils(asked, tmp_path, monkeypatc
     assert run_local(here, tmp_path, grid, grid.cells, 1) == {}
     assert records(there) == records(here)
     assert (there / "runs/demo/rebrac/policy.npz").exists()
+    # Gone on with by a node that rounds in another way: the weights of what was begun are handed to it.
+    monkeypatch.setattr(cells, "acting", lambda policies: lambda obs: 0.999 * acting(policies)(obs))
+    (there / "records/demo/guided.json").unlink()
+    assert run_ray(there, tmp_path, grid, grid.cells, Cluster()) == {}
+    assert records(there) == records(here)
 
 
 def test_the_memory_of_a_cell_is_for_all_data_that_it_needs(tmp_path):

@@ -20,6 +20,7 @@ from trajstitch.cli import main
 from trajstitch.errors import InputError
 from trajstitch.formats import load
 from trajstitch.methods import METHODS, configure
+from trajstitch.policies.policy import acting
 
 SMALL = ["--seeds", "2", "--steps", "4", "--workers", "1", "--quiet"]
 
@@ -467,12 +468,26 @@ def test_a_program_that_ended_is_not_run_again(tmp_path, monkeypatch):
     assert {**made["together"], "resumed": made["resumed"]} == program
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_cell_of_impossible_settings_leaves_the_others_alone(together):
+    """It says what is wrong when it is run: of two steps none can be the switch."""
+    grid = make_grid("smoke", methods=("bc", "td3tsbc"), data=("demo", "demo-random"), steps=2)
+    jobs = engine.plan_jobs(grid, grid.cells, together)
+    assert [job.cells[0] for job in jobs if job.part == "run"] == grid.cells
+    assert {cell.method for job in jobs if job.part == "train" for cell in job.cells} == (
+        {"bc"} if together else set()
+    )
+
+
 def test_a_cell_whose_scoring_was_stopped_is_resumed_too(tmp_path):
     program = {"cells": ["demo/bc"], "seconds": {"train": 2.0}}
     (tmp_path / "timings.json").write_text(json.dumps({**program, "resumed": False}))
     assert cells._made_before(tmp_path) == {"resumed": False, "together": program}
     (tmp_path / "scores").mkdir()
     assert cells._made_before(tmp_path) == {"resumed": True, "together": program}
+    (tmp_path / "timings.json").write_text("{")
+    with pytest.raises(InputError, match=r"timings\.json: this file is damaged"):
+        cells._made_before(tmp_path)
 
 
 def _stopped(train):
@@ -629,7 +644,7 @@ def _noting(out, shared, grid, job):
 # -- teachers ----------------------------------------------------------------------------------------------------
 
 
-def test_a_teacher_is_trained_once_and_distilled(tmp_path):
+def test_a_teacher_is_trained_once_and_distilled(tmp_path, monkeypatch):
     sizes = {"seeds": 2, "steps": 4, "workers": 1}
     pupils = ("distilled", "guided", "guided-weighted")
     assert engine.run_suite("smoke", tmp_path, methods=pupils, **sizes) == {}
@@ -647,3 +662,11 @@ def test_a_teacher_is_trained_once_and_distilled(tmp_path):
     assert made["distilled"]["settings"]["improve"] == ran
     assert ran["planner"] == "policy"
     assert "improve" not in made["guided"]["settings"]
+    # Resumed on another machine, where the last digits of what the teacher does may differ.
+    monkeypatch.setattr(cells, "acting", lambda policies: lambda obs: 0.999 * acting(policies)(obs))
+    for name in pupils[1:]:
+        (tmp_path / "records" / "demo" / f"{name}.json").unlink()
+    assert engine.run_suite("smoke", tmp_path, methods=pupils, **sizes) == {}
+    assert {name: record(tmp_path, name)["cloned"] for name in pupils} == {
+        name: made[name]["cloned"] for name in pupils
+    }

@@ -105,6 +105,10 @@ def test_what_cannot_be_trained_in_one_program_is_refused(tmp_path):
     other = random_dataset(seed=0, lengths=(5, 9), obs_dim=3, action_dim=2)
     with pytest.raises(InputError, match="a data set has 3 observations and 2 actions, but the first has 4 and 2"):
         together(tmp_path, "bc", [SMALL, SMALL], [SETS[0], other])
+    with pytest.raises(InputError, match="seeds must be at least 1, not 0"):
+        train_together("bc", SETS, [tmp_path / "0", tmp_path / "1"], [SMALL, SMALL], seeds=0)
+    with pytest.raises(InputError, match="a checkpoint every 0 steps is not possible"):
+        train_together("bc", SETS, [tmp_path / "0", tmp_path / "1"], [SMALL, SMALL], every=0)
     assert not list(tmp_path.iterdir())
 
 

@@ -22,6 +22,7 @@ from trajstitch.bench.grid import (
     critics_folder,
     distilled_folder,
     failure_path,
+    guide_file,
     record_path,
     stitched_folder,
 )
@@ -37,11 +38,12 @@ from trajstitch.jobs.score import RunScores
 from trajstitch.jobs.train import train_run, train_together
 from trajstitch.jobs.weigh import weigh_run
 from trajstitch.methods import METHODS, configure
-from trajstitch.methods.weigh import weigh_towards
+from trajstitch.methods.weigh import Appraisal, Weigh, weigh_towards
 from trajstitch.policies.policy import Policy, acting
 from trajstitch.policies.policy_files import load_policy
 from trajstitch.stitching.improve import Improve
 from trajstitch.stitching.improve import improve as stitch
+from trajstitch.storage.archive import read_arrays, reading, write_arrays
 from trajstitch.storage.atomic import remove_left, write_json
 from trajstitch.storage.lock import try_lock
 from trajstitch.version import versions
@@ -82,10 +84,12 @@ def run_cell(out: Path, shared: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
 
 def _made_before(folder: Path) -> dict[str, Any]:
     """Return whether a run was begun by a call that was stopped, and of what other cells' program it was part."""
-    if not (folder / _TOGETHER).exists():
+    file = folder / _TOGETHER
+    if not file.exists():
         return {"resumed": folder.exists()}
-    together = json.loads((folder / _TOGETHER).read_text())
-    return {"resumed": together.pop("resumed") or (folder / "scores").exists(), "together": together}
+    with reading(file):
+        together = json.loads(file.read_text())
+        return {"resumed": together.pop("resumed") or (folder / "scores").exists(), "together": together}
 
 
 @contextmanager
@@ -144,8 +148,9 @@ def make_sources(out: Path, shared: Path, grid: Grid, cell: Cell, clock: Clock |
     if (place := critics_folder(cell)) is not None:
         with waiting_for(out / place), clock.timing("weigh"):
             _, cloned, appraisal = weigh_run(cloned, weigh, out / place, seed=cell.stitch_seed or grid.seed)
-    if policies is not None and recipe.guide:
-        cloned = weigh_towards(cloned, acting(policies), weigh, appraisal)
+    if policies is not None and (place := guide_file(cell)) is not None:
+        with waiting_for(out / place), clock.timing("weigh"):
+            cloned = _guided(cloned, policies, weigh, appraisal, out / place)
     return Sources(data, stitched, cloned)
 
 
@@ -160,6 +165,20 @@ def _distilled(data: Dataset, config: Improve, policies: Policy, folder: Path, s
     if not (folder / "report.html").exists():
         improve_run(data, config, folder, seed=seed, policy=policies, ending=".traj")
     return load(folder / "plan.traj")
+
+
+def _guided(data: Dataset, policies: Policy, config: Weigh, appraisal: Appraisal | None, file: Path) -> Dataset:
+    """Return the data with weights towards the policies, which are made once.
+
+    Another process or machine may round what the policies do in another way, and a run goes on only with the very
+    data that it was begun with.
+    """
+    if not file.exists():
+        weight = weigh_towards(data, acting(policies), config, appraisal).weight
+        assert weight is not None
+        write_arrays(file, {"weight": weight}, {})
+    with reading(file):
+        return dataclasses.replace(data, weight=read_arrays(file)["weight"])
 
 
 def load_or_make(out: Path, shared: Path, grid: Grid, name: str) -> Dataset:

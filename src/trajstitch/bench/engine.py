@@ -137,7 +137,9 @@ _ALIKE = {"halfcheetah": "walker2d"}  # states and actions have as many dimensio
 def plan_jobs(grid: Grid, cells: Sequence[Cell], together: bool) -> list[Job]:
     """Return the jobs of cells: only to run each, or to train those of a method in one program before that."""
     runs = [Job("run", (cell,)) for cell in cells]
-    groups = [group for group in _grouped(cells, partial(_program, grid)) if together and len(group) > 1]
+    if not together:
+        return runs
+    groups = [group for group in _grouped(cells, partial(_program, grid)) if len(group) > 1]
     joined = [cell for group in groups for cell in group]
     return [
         *(Job("record", group) for group in _grouped(joined, lambda cell: cell.data)),
@@ -152,7 +154,10 @@ def _program(grid: Grid, cell: Cell) -> Hashable:
     recipe = cell.recipe
     if recipe.method is None:
         return None
-    config = configure(recipe.method, **train_settings(recipe, cell.data, grid.preset, grid.steps))
+    try:
+        config = configure(recipe.method, **train_settings(recipe, cell.data, grid.preset, grid.steps))
+    except InputError:  # the cell says why when it is run, and no other fails with it
+        return None
     env = cell.data.partition("-")[0]
     return (cell.method, cell.stitch_seed, _ALIKE.get(env, env), config.joint) if config.joins else None
 

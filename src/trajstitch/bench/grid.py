@@ -7,6 +7,7 @@ data/DATA/PLANNER.sK/            the data stitched with seed K, a run directory 
                                  model PLANNER-MODEL.sK/
 data/DATA/TEACHER/               what the policies of a method do in every recorded state, a run of improve too
 data/DATA/weigh/                 a run directory of weigh; PLANNER.sK.weigh/ of stitched data
+data/DATA/METHOD.npz             the weights of a method that a teacher guides
 runs/DATA/METHOD[.sK]/           a run directory of train, or of a reward model
 records/DATA/METHOD[.sK].json    the record of a finished cell
 records/DATA/METHOD[.sK].failed  why a cell could not be finished
@@ -189,6 +190,11 @@ def critics_folder(cell: Cell) -> str | None:
     if not cell.recipe.weigh:
         return None
     return f"{stitched}.weigh" if (stitched := stitched_folder(cell)) else f"data/{cell.data}/weigh"
+
+
+def guide_file(cell: Cell) -> str | None:
+    """Return the file of a cell's weights towards its teacher; None if it has none."""
+    return f"data/{cell.name}.npz" if cell.recipe.guide else None
 
 
 def made_for(cell: Cell) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from trajstitch.bench.cells import load_or_make, make_stitched, run_cell
 from trajstitch.bench.datasets import STORED
 from trajstitch.bench.engine import Ended, Failures, explained, failed, run_missing
-from trajstitch.bench.grid import Cell, Grid, failure_path, record_path, stitched_folder
+from trajstitch.bench.grid import Cell, Grid, failure_path, guide_file, record_path, stitched_folder
 from trajstitch.cluster import connected
 from trajstitch.errors import InputError
 from trajstitch.progress import Tell, silent
@@ -152,6 +152,8 @@ class _Scheduler:
             given += [self._shared(folder)] if folder else []
             if (teacher := cell.teacher) is not None:
                 given += [self._shared(f"runs/{teacher.name}"), self._shared(f"records/{teacher.name}.json")]
+            if guide := guide_file(cell):
+                given.append(pack(self.out, guide))
             given.append(pack(self.out, f"runs/{cell.name}"))
         task = self.task.options(name=f"{'stitch' if job.stitches else 'cell'} {cell.name}", **options)
         self.running[task.remote(__version__, self.grid, cell, job.stitches, *given)] = job

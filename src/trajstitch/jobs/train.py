@@ -66,11 +66,7 @@ def train_run(
         settings: fields of the method's dataclass; also steps, batch and rate of its `fit`.
     """
     config = configure(method, **settings)
-    if seeds < 1:
-        raise InputError(f"seeds must be at least 1, not {seeds}")
-    every = chunk(config) if every is None else every
-    if every < 1:
-        raise InputError(f"a checkpoint every {every} steps is not possible; give at least 1")
+    every = _checked_every(config, seeds, every)
     config.check(data, improved)
     if scoring:
         scoring.check(data)
@@ -88,6 +84,16 @@ def train_run(
                 log(step, by_seed({"return": returns}, range(seed, seed + seeds)))
             save_policy(best_policies(run, scored), run.path / "policy-best.npz", data.info, overwrite=True)
     return run, scored
+
+
+def _checked_every(config: Method, seeds: int, every: int | None) -> int:
+    """Return the steps between checkpoints; InputError if they, or the seeds, are fewer than one."""
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, not {seeds}")
+    every = chunk(config) if every is None else every
+    if every < 1:
+        raise InputError(f"a checkpoint every {every} steps is not possible; give at least 1")
+    return every
 
 
 def _asked(
@@ -174,8 +180,8 @@ def train_together(
         tell: a callback for progress.
     """
     configs = [configure(method, **own) for own in settings]
-    check_alike(configs)
-    every = chunk(configs[0]) if every is None else every
+    _check_alike(configs)
+    every = _checked_every(configs[0], seeds, every)
     size = sets[0].obs_dim, sets[0].action_dim
     for config, data in zip(configs, sets, strict=True):
         here = data.obs_dim, data.action_dim
@@ -233,7 +239,7 @@ def _joined(tables: Sequence[loop.Table]) -> loop.Table:
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def check_alike(configs: Sequence[Method]) -> None:
+def _check_alike(configs: Sequence[Method]) -> None:
     """Raise InputError unless these settings can be trained in one program."""
     first = configs[0]
     if not first.joins:
