@@ -171,6 +171,10 @@ def _number(name: str) -> tuple[int, str]:
 
 
 def _names(mask: Any) -> list[str]:
+    """Return the demonstrations under a filter key."""
+    from trajstitch.storage.hdf5 import check_arrays
+
+    check_arrays(Path(mask.file.filename), {mask.name: mask}, "SO", "names")
     return [name.decode() if isinstance(name, bytes) else str(name) for name in mask[()]]
 
 
@@ -251,6 +255,9 @@ def _carry(data: Dataset, opened: Mapping[str, Any], group: Any) -> None:
     obs, action = names_of(data)
     names = {"obs": obs, "action": action}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
+        with reading(Path(source)):  # also what was not chosen when they were read
+            demo = opened[source][f"data/{name}"]
+            _check_stored(Path(source), [demo], [[*obs, *action, _USUAL["reward"], _USUAL["done"]]])
         try:
             opened[source].copy(f"data/{name}", group, f"demo_{m}")
             _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
