@@ -169,6 +169,8 @@ def test_what_cannot_be_written(tmp_path, file):
         save(concatenate([data, random_dataset(0, (2,), 3, 2)]), f"robomimic:{tmp_path / 'x.hdf5'}")
     with pytest.raises(InputError, match="ends in .hdf5"):
         save(data, f"robomimic:{tmp_path / 'x.npz'}")
+    with pytest.raises(InputError, match=r"eef object have 3 numbers per step but trajectory 0 has 2; set origin"):
+        save(replace(data, obs=data.obs[:, :2]), f"robomimic:{tmp_path / 'x.hdf5'}")
     with h5py.File(make(tmp_path / "other.hdf5"), "a") as other:
         other["data"].attrs["env_args"] = "{}"
     with pytest.raises(InputError, match="env_args of .*other.hdf5 and .* differ"):

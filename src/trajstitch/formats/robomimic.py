@@ -275,7 +275,14 @@ def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[
             f"{what} has {len(frames['obs'])} states, which is not what its demonstration has; "
             "set origin=None for data that were cut"
         )
+    known = _known(demo)
     for key in ("obs", "action"):
+        width = sum(int(np.prod(known[name].shape[1:])) for name in names[key])
+        if width != frames[key].shape[1]:
+            raise InputError(
+                f"{' '.join(names[key])} have {width} numbers per step but {what} has {frames[key].shape[1]}; "
+                "set origin=None for data of other sizes"
+            )
         begin = 0
         for name in names[key]:
             for place, shift in ((f"obs/{name}", 0), (f"next_obs/{name}", 1), (name, 0)):
