@@ -23,7 +23,7 @@ from trajstitch.errors import InputError
 from trajstitch.formats.features import Features
 from trajstitch.formats.npz import load_seams, save_seams
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import check_file, read_text, reading, reason
+from trajstitch.storage.archive import map_array, read_text, reading, reason
 from trajstitch.storage.atomic import replacing
 from trajstitch.storage.tables import import_arrow, is_even, is_list, parquet_names, read_parquet, read_stream
 
@@ -63,15 +63,9 @@ def _with_ours(data: Dataset, folder: Path) -> Dataset:
     return replace(
         data,
         info=json.loads(read_text(note)) if note.exists() else {},
-        weight=_weight(weight) if weight.exists() else None,
+        weight=normalised_weight(np.array(map_array(weight))) if weight.exists() else None,
         seams=load_seams(seams) if seams.exists() else None,
     )
-
-
-def _weight(file: Path) -> NDArray[np.float32]:
-    check_file(file)
-    mapped = np.load(file, mmap_mode="r", allow_pickle=False)  # refuses a size that the file has not
-    return normalised_weight(np.array(mapped))
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
