@@ -41,6 +41,11 @@ def test_rows_are_trajectories(tmp_path):
     assert not load(f"imitation:{parquet(tmp_path / 'y.parquet', rews=None)}").reward.any()
 
 
+def test_what_is_not_used_is_not_read(tmp_path):
+    file = parquet(tmp_path / "x.parquet", infos=[["x" * (1 << 18)] * 4096, ["{}"]])  # 1 GB
+    assert load(f"imitation:{file}").reward.tolist() == [1, 2, 3]
+
+
 @given(datasets())
 @settings(deadline=None, max_examples=10)
 def test_any_data_round_trip(data):
@@ -76,6 +81,19 @@ def test_a_column_more_and_imitation_would_not_read_it(tmp_path):
             {"obs": [[[0.0], [2.0, 3.0], [4.0, 5.0]], [[6.0, 7.0], [8.0, 9.0]]]},
             "obs has vectors of different sizes",
         ),
+        (
+            {"obs": [[[0.0], [1.0, 2.0, 3.0], [4.0, 5.0]], [[6.0, 7.0], [8.0, 9.0]]]},  # two on average
+            "obs has vectors of different sizes",
+        ),
+        (
+            {"obs": [[[0.0, 1.0], None, [4.0, 5.0]], [[6.0, 7.0], [8.0, 9.0]]]},
+            "obs has vectors of different sizes",
+        ),
+        ({"rews": [[1.0, None], [3.0]]}, "rews holds double and null, not numbers"),
+        ({"rews": [["x", "y"], ["z"]]}, "rews holds string, not numbers"),
+        ({"terminal": [True, None]}, "terminal is null in 1 trajectories"),
+        ({"terminal": ["False", "False"]}, "terminal holds string, not flags"),
+        ({"terminal": [0, 2]}, r"terminal\[1\] is 2"),
         ({"rews": [[1.0, np.nan], [3.0]]}, r"rews\[1\] is nan"),
         ({"obs": [None, ROWS["obs"][1]]}, "obs is null in 1 trajectories"),
     ],

@@ -475,6 +475,10 @@ DAMAGE = [
     (lambda root: set_column(root, "episode_index", pa.array([0, 0, 0, 1, 1])), "episode 0 has 3 frames in data/"),
     (lambda root: set_column(root, "action", pa.array([[1.0], None, [1.0], [1.0], [1.0]])), "action is null in 1"),
     (
+        lambda root: set_column(root, "observation.state", pa.array([[1.0], [1.0] * 3, *[[1.0] * 2] * 3])),
+        "observation.state has lists of different lengths",  # two on average
+    ),
+    (
         lambda root: set_column(root, "observation.state", pa.array([[np.nan, 1.0]] * 5)),
         r"observation.state\[0, 0\] is nan",
     ),

@@ -523,6 +523,26 @@ def test_rows_of_uneven_length_are_not_shifted(root: Path) -> None:
         read()
 
 
+def test_rows_outside_the_numbers_are_refused(root: Path) -> None:
+    """Arrow itself would read what lies there, or end the process."""
+    arrow = pytest.importorskip("pyarrow")
+    make([episode(2)], data_format="arrow")
+    part = next((root / "test" / "made-v0" / "data" / "0").glob("*.arrow"))
+    table = arrow.ipc.open_file(arrow.py_buffer(part.read_bytes())).read_all()
+    at, size = table.schema.get_field_index("observations"), OBS.shape[0]
+    places = np.arange(0, 3 * size + 1, size, dtype=np.int32)
+    lists = arrow.ListArray.from_arrays(places, table.column(at).combine_chunks().flatten())
+    table = table.set_column(at, "observations", lists)
+    with arrow.ipc.new_file(str(part), table.schema) as writer:
+        writer.write_table(table)
+    read()
+    content = part.read_bytes()
+    assert content.count(places.tobytes()) == 1
+    part.write_bytes(content.replace(places.tobytes(), (places + np.int32(size)).tobytes()))
+    with pytest.raises(InputError, match="episode 0: observations.* cannot be read .*offset out of bounds"):
+        read()
+
+
 def test_a_folder_without_data(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no data/metadata.json in it"):
         read(str(tmp_path))

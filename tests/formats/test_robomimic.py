@@ -153,6 +153,14 @@ def test_whole_numbers_become_floats_where_they_must(tmp_path, file):
     assert same(load(tmp_path / "y.hdf5"), changed)
 
 
+def test_what_was_not_read_is_read_as_carefully_to_be_written(tmp_path, file):
+    with h5py.File(file, "a") as opened:
+        _declared(opened, "data/demo_2/rewards", (1 << 40, 1))
+    data = load(file, features=Features(reward_from="dones"))
+    with pytest.raises(InputError, match=r"lift.hdf5: .*demo_2/rewards was declared but not all"):
+        save(data, f"robomimic:{tmp_path / 'x.hdf5'}")
+
+
 def test_what_cannot_be_written(tmp_path, file):
     data = load(file)
     with pytest.raises(InputError, match="is where these data were read from"):
@@ -161,6 +169,8 @@ def test_what_cannot_be_written(tmp_path, file):
         save(concatenate([data, random_dataset(0, (2,), 3, 2)]), f"robomimic:{tmp_path / 'x.hdf5'}")
     with pytest.raises(InputError, match="ends in .hdf5"):
         save(data, f"robomimic:{tmp_path / 'x.npz'}")
+    with pytest.raises(InputError, match=r"eef object have 3 numbers per step but trajectory 0 has 2; set origin"):
+        save(replace(data, obs=data.obs[:, :2]), f"robomimic:{tmp_path / 'x.hdf5'}")
     with h5py.File(make(tmp_path / "other.hdf5"), "a") as other:
         other["data"].attrs["env_args"] = "{}"
     with pytest.raises(InputError, match="env_args of .*other.hdf5 and .* differ"):
@@ -180,9 +190,9 @@ def _replace(name, rows):
     return change
 
 
-def _declared(file, name, shape):
+def _declared(file, name, shape, kind="f4"):
     del file[name]
-    file.create_dataset(name, shape, "f4", chunks=(1, *shape[1:]))
+    file.create_dataset(name, shape, kind, chunks=(1, *shape[1:]))
 
 
 def _bomb(file, name):
@@ -217,6 +227,8 @@ def test_damage_is_named(file, damage, sentence):
         (lambda file: file.create_group("data/demo_2/weight"), "demo_2 is damaged"),
         (lambda file: file["data/demo_2"].attrs.__delitem__("num_samples"), "demo_2 is damaged"),
         (lambda file: file.create_group("mask/other"), "this file is damaged"),
+        (lambda file: _declared(file, "mask/valid", (1 << 20, 9), "S8"), "/mask/valid was declared but not all"),
+        (lambda file: _replace("mask/valid", np.arange(3))(file), "/mask/valid holds int64, not names"),
     ],
 )
 def test_damage_that_only_writing_finds(file, tmp_path, damage, sentence):

@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset, check_finite, normalised_weight
+from trajstitch.data import Dataset, check_finite, check_flags, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.formats.features import Features
 from trajstitch.formats.npz import load_seams, save_seams
 from trajstitch.progress import Tell, silent
-from trajstitch.storage.archive import check_file, read_text, reading, reason
+from trajstitch.storage.archive import map_array, read_text, reading, reason
 from trajstitch.storage.atomic import replacing
-from trajstitch.storage.tables import import_arrow, read_parquet, read_stream
+from trajstitch.storage.tables import import_arrow, is_even, is_list, parquet_names, read_parquet, read_stream
 
 PREFIX = "imitation:"
 _NEEDED = ("obs", "acts", "terminal")
+_REWARD = "rews"  # not in every file
 _STATE = "state.json"  # what `datasets` writes beside its tables
 _NOTE, _WEIGHT, _SEAMS = "trajstitch.json", "weight.npy", "seams.npz"
 
@@ -62,15 +63,9 @@ def _with_ours(data: Dataset, folder: Path) -> Dataset:
     return replace(
         data,
         info=json.loads(read_text(note)) if note.exists() else {},
-        weight=_weight(weight) if weight.exists() else None,
+        weight=normalised_weight(np.array(map_array(weight))) if weight.exists() else None,
         seams=load_seams(seams) if seams.exists() else None,
     )
-
-
-def _weight(file: Path) -> NDArray[np.float32]:
-    check_file(file)
-    mapped = np.load(file, mmap_mode="r", allow_pickle=False)  # refuses a size that the file has not
-    return normalised_weight(np.array(mapped))
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:
@@ -117,16 +112,21 @@ def _table(path: Path) -> Any:
     arrow, _ = import_arrow()
     try:
         if path.is_file():
-            return read_parquet(path)
+            return _read_parquet(path)
         if is_imitation(path):
             names = [file["filename"] for file in json.loads(read_text(path / _STATE))["_data_files"]]
             return arrow.concat_tables([read_stream(_inside(path, name)) for name in names])
         files = sorted(path.rglob("*.parquet"))
         if not files:
             raise InputError("there is neither state.json with .arrow files nor a .parquet file in this folder")
-        return arrow.concat_tables([read_parquet(file) for file in files])
+        return arrow.concat_tables([_read_parquet(file) for file in files])
     except (OSError, ValueError) as error:
         raise InputError(f"its tables are missing or damaged ({reason(error)}); download them again") from error
+
+
+def _read_parquet(file: Path) -> Any:
+    """Read what is used of a table: infos may be most of it."""
+    return read_parquet(file, [name for name in parquet_names(file) if name in (*_NEEDED, _REWARD)])
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -145,8 +145,8 @@ def _from_table(table: Any) -> Dataset:
         m = wrong[0]
         raise InputError(f"trajectory {m} has {states[m]} states and {steps[m]} actions; it needs one state more")
     reward = np.zeros(len(action), np.float32)
-    if "rews" in table.column_names:
-        reward, length = _flat(table["rews"], "rews", 1)
+    if _REWARD in table.column_names:
+        reward, length = _flat(table[_REWARD], _REWARD, 1)
         if (wrong := np.flatnonzero(length != steps)).size:
             m = wrong[0]
             raise InputError(
@@ -159,8 +159,17 @@ def _from_table(table: Any) -> Dataset:
         action=np.ascontiguousarray(action, np.float32),
         reward=np.ascontiguousarray(reward, np.float32),
         start=np.concatenate([[0], np.cumsum(steps)]),
-        terminal=table["terminal"].to_numpy().astype(bool),
+        terminal=_flags(table["terminal"]),
     )
+
+
+def _flags(column: Any) -> NDArray[np.bool_]:
+    arrow, _ = import_arrow()
+    if column.null_count:
+        raise InputError(f"terminal is null in {column.null_count} trajectories; remove those")
+    if not (arrow.types.is_boolean(column.type) or arrow.types.is_integer(column.type)):
+        raise InputError(f"terminal holds {column.type}, not flags")
+    return check_flags("terminal", column.to_numpy())
 
 
 def _flat(column: Any, name: str, depth: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -173,22 +182,18 @@ def _flat(column: Any, name: str, depth: int) -> tuple[NDArray[Any], NDArray[np.
     flat = whole.flatten()
     rows = len(flat)
     for _ in range(depth - 1):
-        if not _is_list(arrow, flat.type):
+        if not is_list(flat.type):
             raise InputError(f"{name} holds one {flat.type} per step, not a vector; only vectors can be used")
+        if not rows or not is_even(flat):
+            raise InputError(f"{name} has vectors of different sizes, or none")
         flat = flat.flatten()
-    if _is_list(arrow, flat.type):
+    if is_list(flat.type):
         raise InputError(f"{name} has more than one dimension per step, as images have; only vectors can be used")
+    kinds = (arrow.types.is_floating, arrow.types.is_integer, arrow.types.is_boolean)
+    if flat.null_count or not any(check(flat.type) for check in kinds):
+        raise InputError(f"{name} holds {flat.type}{' and null' if flat.null_count else ''}, not numbers")
     values = flat.to_numpy(zero_copy_only=False)
-    if values.dtype.kind not in "bfiu" or flat.null_count:
-        raise InputError(f"{name} holds {flat.type}, not numbers")
-    if depth == 2 and (not rows or len(values) % rows):
-        raise InputError(f"{name} has vectors of different sizes, or none")
     return values.reshape(rows, -1) if depth == 2 else values, length.astype(np.int64)
-
-
-def _is_list(arrow: Any, kind: Any) -> bool:
-    types = arrow.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _vectors(rows: NDArray[np.float32]) -> Any:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from trajstitch.data import Int
 from trajstitch.errors import InputError
 from trajstitch.storage.archive import check_room, read_text, reason
-from trajstitch.storage.tables import import_arrow, parquet_names, read_parquet
+from trajstitch.storage.tables import import_arrow, is_even, is_list, parquet_names, read_parquet
 
 CHUNK = 1000  # files per folder
 _ROW = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
@@ -242,14 +242,13 @@ def to_numpy(column: Any, name: str) -> NDArray[Any]:
         raise InputError(f"the feature {name} is null in {column.null_count} frames; remove those episodes")
     flat = arrow.concat_arrays(column.chunks) if column.num_chunks else arrow.array([], column.type)
     rows, depth = len(flat), 0
-    is_list = (arrow.types.is_list, arrow.types.is_large_list, arrow.types.is_fixed_size_list)
-    while any(check(flat.type) for check in is_list):
+    while is_list(flat.type):
+        if not is_even(flat):
+            raise InputError(f"the feature {name} has lists of different lengths; all frames need the same")
         flat, depth = flat.flatten(), depth + 1
     values = flat.to_numpy(zero_copy_only=False)
     if not depth:
         return values
-    if rows and len(values) % rows:
-        raise InputError(f"the feature {name} has lists of different lengths; all frames need the same")
     return values.reshape(rows, -1)
 
 

@@ -465,7 +465,11 @@ class ArrowEpisodes:
         """Read arrays of an episode into `rows`."""
         names = list(dict.fromkeys(column[0] for column in rows))
         try:
-            table = self._dataset(episode).to_table(columns=names).combine_chunks()
+            table = self._dataset(episode).to_table(columns=names)
+            table.validate(
+                full=True
+            )  # Arrow believes where rows begin, and ends the process where that is no place
+            table = table.combine_chunks()
         except (OSError, ValueError) as error:
             raise _unreadable(episode, ", ".join(names), error) from error
         for column, out in rows.items():

@@ -171,6 +171,10 @@ def _number(name: str) -> tuple[int, str]:
 
 
 def _names(mask: Any) -> list[str]:
+    """Return the demonstrations under a filter key."""
+    from trajstitch.storage.hdf5 import check_arrays
+
+    check_arrays(Path(mask.file.filename), {mask.name: mask}, "SO", "names")
     return [name.decode() if isinstance(name, bytes) else str(name) for name in mask[()]]
 
 
@@ -251,6 +255,9 @@ def _carry(data: Dataset, opened: Mapping[str, Any], group: Any) -> None:
     obs, action = names_of(data)
     names = {"obs": obs, "action": action}
     for m, (source, name) in enumerate(origins(data, PREFIX)):
+        with reading(Path(source)):  # also what was not chosen when they were read
+            demo = opened[source][f"data/{name}"]
+            _check_stored(Path(source), [demo], [[*obs, *action, _USUAL["reward"], _USUAL["done"]]])
         try:
             opened[source].copy(f"data/{name}", group, f"demo_{m}")
             _renew(group[f"demo_{m}"], to_frames(data, m), names, f"trajectory {m}")
@@ -268,7 +275,14 @@ def _renew(demo: Any, frames: dict[str, NDArray[Any]], names: Mapping[str, list[
             f"{what} has {len(frames['obs'])} states, which is not what its demonstration has; "
             "set origin=None for data that were cut"
         )
+    known = _known(demo)
     for key in ("obs", "action"):
+        width = sum(int(np.prod(known[name].shape[1:])) for name in names[key])
+        if width != frames[key].shape[1]:
+            raise InputError(
+                f"{' '.join(names[key])} have {width} numbers per step but {what} has {frames[key].shape[1]}; "
+                "set origin=None for data of other sizes"
+            )
         begin = 0
         for name in names[key]:
             for place, shift in ((f"obs/{name}", 0), (f"next_obs/{name}", 1), (name, 0)):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trajstitch.data import ARRAYS, Dataset, normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.formats.npz import load_seams, save_seams
-from trajstitch.storage.archive import check_file
+from trajstitch.storage.archive import map_array, read_text
 from trajstitch.storage.atomic import replacing
 
 
@@ -26,30 +24,16 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
         file = path / f"{name}.npy"
         if not file.exists():
             raise InputError(f"{file.name} is missing; a .traj folder holds {', '.join(ARRAYS)} as .npy files")
-        arrays[name] = _mapped(file)
+        arrays[name] = map_array(file)
     if weighed:
         arrays["weight"] = normalised_weight(arrays["weight"])
     info = path / "info.json"
     seams = path / "seams.npz"
-    for file in (info, seams):
-        if file.exists():
-            check_file(file)
     return Dataset(
         **arrays,
-        info=json.loads(info.read_text()) if info.exists() else {},
+        info=json.loads(read_text(info)) if info.exists() else {},
         seams=load_seams(seams) if seams.exists() else None,
     )
-
-
-def _mapped(file: Path) -> NDArray[Any]:
-    try:
-        check_file(file)
-        array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except InputError as error:
-        raise error.within(file.name) from error
-    except Exception as error:  # NumPy's reader of headers raises errors of many types
-        raise InputError(f"{file.name} is truncated or not a plain .npy array; copy it again") from error
-    return array
 
 
 def write(data: Dataset, target: str, overwrite: bool = False) -> None:

@@ -78,6 +78,18 @@ def read_text(file: Path) -> str:
     return file.read_text()
 
 
+def map_array(file: Path) -> NDArray[Any]:
+    """Memory-map a .npy file, which must be as long as it declares."""
+    try:
+        check_file(file)
+        array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except InputError as error:
+        raise error.within(file.name) from error
+    except Exception as error:  # NumPy's reader of headers raises errors of many types
+        raise InputError(f"{file.name} is truncated or not a plain .npy array; copy it again") from error
+    return array
+
+
 def check_shape(shape: Sequence[int]) -> None:
     """Raise InputError if an empty array is so long otherwise that converting it would take for ever."""
     if 0 in shape and math.prod(max(1, int(n)) for n in shape) > _LONGEST_EMPTY:

@@ -33,16 +33,13 @@ def opened(path: Path) -> h5py.File:
         raise InputError("this is not an HDF5 file, or it is empty; check the download")
     try:
         file = h5py.File(path, "r")
+        try:
+            _check_links(file)
+        except BaseException:
+            file.close()
+            raise
     except (OSError, RuntimeError) as error:
         raise _damaged(error) from error
-    try:
-        _check_links(file)
-    except (OSError, RuntimeError) as error:
-        file.close()
-        raise _damaged(error) from error
-    except InputError:
-        file.close()
-        raise
     return file
 
 
@@ -89,11 +86,11 @@ def unpacked_size(array: h5py.Dataset) -> int:
     return int(max(np.prod(array.shape, dtype=object), chunk)) * array.dtype.itemsize
 
 
-def check_arrays(path: Path, arrays: dict[str, h5py.Dataset]) -> None:
+def check_arrays(path: Path, arrays: dict[str, h5py.Dataset], kinds: str = "bfiu", what: str = "numbers") -> None:
     """Raise InputError unless these arrays hold numbers that are all in the file, no more than it can hold."""
     for name, array in arrays.items():
-        if array.shape is None or array.dtype.kind not in "bfiu":
-            raise InputError(f"{name} holds {'nothing' if array.shape is None else array.dtype}, not numbers")
+        if array.shape is None or array.dtype.kind not in kinds:
+            raise InputError(f"{name} holds {'nothing' if array.shape is None else array.dtype}, not {what}")
         check_shape(array.shape)
         check_stored(name, array.id)
     check_room(path.stat().st_size, sum(map(unpacked_size, arrays.values())))
