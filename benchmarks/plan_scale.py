@@ -15,6 +15,7 @@ changes them.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import multiprocessing
 import os
@@ -75,6 +76,13 @@ def memory(name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 2**20
 
 
+def give_back() -> None:
+    """Give freed memory back to the system, so that what one graph took is not counted for the other (glibc)."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
 def read_data(name: str, transitions: int) -> Dataset:
     """Record or read the data set."""
     if name == "walks":
@@ -94,6 +102,7 @@ def measure_graph(name: str, transitions: int, steps: int | None, tolerance: flo
     stages = Stages()
 
     plausible_edges = measure_plausible(stages, data, dynamics)
+    give_back()
     finder = stages.time("reachable setup", lambda: ReachFinder(data, world, ReachConfig(tolerance=tolerance)))
     net = stages.time("reachable net", lambda: finder.net)
     stages.time("reachable neighbours", lambda: finder.near)
