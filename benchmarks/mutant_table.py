@@ -758,7 +758,6 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "formats/episode_ends.py": [
-        ("    broken &= ~end\n", "", "resets after known ends count as cuts"),
         ("    end = flagged | found\n", "    end = flagged.copy()\n", "a jump is a step"),
         ("> noise).any(1)", "> noise).all(1)", "a jump in one column is none"),
         ("(index - begin + 1) % episode_horizon", "(index - begin) % episode_horizon", "the horizon off by one"),

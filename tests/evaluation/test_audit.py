@@ -10,10 +10,10 @@ import trajstitch as ts
 from trajstitch.data import Dataset, Seams
 from trajstitch.errors import InputError
 from trajstitch.evaluation import envs
-from trajstitch.evaluation.audit import audit, calibration, drop_seams, reward_error
+from trajstitch.evaluation.audit import Audit, audit, calibration, drop_seams, reward_error
 from trajstitch.evaluation.collect import collect
 from trajstitch.evaluation.env import Step
-from trajstitch.evaluation.replay import Simulator
+from trajstitch.evaluation.replay import Replays, Simulator, Unit
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,18 @@ def test_the_recorded_action_does_not_bridge_the_distance(original):
     assert alone["scale"]["of"] == "improved"
     assert alone["bridged"] is None
     assert alone["landing"]["median"] == pytest.approx(np.median(bridged), rel=0.2)
+
+
+def test_what_a_seam_bridges_by_hand():
+    """Of three seams of known distance two land closer than the recorded action; the fourth has none."""
+    landing, recorded = np.array([0.2, 0.6, 1.5, 9.0]), np.array([1.0, 2.0, 1.0, np.nan])
+    bridged = np.array([1.0, 2.0, 1.0, np.nan])
+    unknown, exact, ones = np.full(4, np.nan), np.zeros(4), np.ones(4, int)
+    replays = Replays(4, 4, np.arange(4), ones, unknown, landing, exact, exact, exact > 0, bridged, recorded)
+    summary = Audit({}, Unit("improved", np.ones(1), 1.0), {}, replays).summary()
+    assert summary["recorded_action"]["seam_lands_closer"] == pytest.approx(2 / 3)
+    assert summary["bridged"]["median_ratio"] == pytest.approx(0.3)
+    assert summary["recorded_action"]["median"] == summary["bridged"]["median"] == 1
 
 
 def test_promises_are_compared_with_reality(original):

@@ -375,6 +375,23 @@ def test_planners_draw_anew_at_every_step():
     assert (first != second).all()
 
 
+def test_policies_draw_anew_at_every_step_if_asked(hopper):
+    env = envs.make("Hopper-v5", 4)
+    obs = np.random.default_rng(0).normal(size=(4, 11)).astype(np.float32)
+    for seed, same in ((None, True), (1, False)):
+        act = actor(hopper, env, seed=seed)
+        first, second = (act(obs, np.ones(4, bool)) for _ in range(2))
+        assert (first == second).all() == same
+    env.close()
+    likely, drawn, again, other = (
+        evaluate(hopper, "Hopper-v5", episodes=2, stochastic=stochastic, seed=seed).returns
+        for stochastic, seed in ((False, 0), (True, 0), (True, 0), (True, 7))
+    )
+    assert (likely != drawn).all()
+    assert (drawn == again).all()
+    assert (drawn != other).all()
+
+
 def test_noise_stays_within_the_range_of_actions():
     policy = Policy.init(
         Scale.unit(2), Range(jnp.array([-1.0]), jnp.array([1.0])), jax.random.key(0), "tanh", 4, 1

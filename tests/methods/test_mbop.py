@@ -287,6 +287,27 @@ def test_actions_before_and_returns_ahead():
             assert whole[i] == (DATA.terminal[m] or t + 3 <= len(episode))
 
 
+def test_the_losses_by_hand():
+    """Errors of actions in half-ranges, of changes and rewards in units of their std; a mean over heads each."""
+    config, model = MBOP(**SMALL), fresh(MBOP)
+    table = config.table(DATA)
+    i = int(np.flatnonzero(table["whole"])[3])
+    row = {name: column[i] for name, column in table.items()}
+    _, found = config.loss(model, {name: jnp.asarray(column) for name, column in row.items()}, jax.random.key(0))
+    half, middle = (HIGH - LOW) / 2, (HIGH + LOW) / 2
+    state = (row["obs"] - model.step.scale.mean) / model.step.scale.std
+    inputs = [np.concatenate([state, (row[name] - middle) / half]) for name in ("action", "last")]
+    action = (row["action"] - middle) / half
+    prior = [np.tanh(layers(model.prior.net, inputs[1], head)) - action for head in (0, 1)]
+    steps = table["next_obs"] - table["obs"]
+    change = (row["next_obs"] - row["obs"] - steps.mean(0)) / steps.std(0)
+    reward = (row["reward"] - table["reward"].mean()) / table["reward"].std()
+    step = [layers(model.step.net, inputs[0], head) - np.append(change, reward) for head in (0, 1)]
+    np.testing.assert_allclose(found["prior_loss"], np.square(prior).mean(), rtol=1e-4)
+    np.testing.assert_allclose(found["model_loss"], np.square(step).mean(), rtol=1e-4)
+    np.testing.assert_allclose(found["reward_loss"], np.square(step)[:, -1].mean(), rtol=1e-4)
+
+
 def test_a_return_that_was_cut_teaches_nothing():
     """Of f_R; the others learn from such a row as from any. Where most would be cut, it looks less far."""
     assert set(DATA.terminal) == {True, False}
