@@ -98,6 +98,12 @@ def test_split_parts_the_trajectories(data, fraction, seed):
     assert both == sorted(t.obs.tobytes() for t in data)
 
 
+@pytest.mark.parametrize("fraction", [-1, 0, 1, 1.5, 2, np.nan])
+def test_only_a_share_splits(data, fraction):
+    with pytest.raises(InputError, match=f"a share above 0 and below 1, not {fraction:g}"):
+        data.split(fraction)
+
+
 def test_a_slice_is_a_view(data):
     assert np.shares_memory(data[1:3].obs, data.obs)
     assert not np.shares_memory(data[[1, 2]].obs, data.obs)
@@ -200,6 +206,38 @@ def test_numbers_must_be_finite(data, name, value):
 def test_a_trajectory_needs_its_last_state():
     with pytest.raises(InputError, match="append the last state"):
         Trajectory(np.zeros((3, 2)), np.zeros((3, 1)), np.zeros(3), False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        (
+            "terminal",
+            np.zeros(2, bool),
+            r"one bool for the whole episode, not bool of shape \(2,\): .* the last one",
+        ),
+        ("terminal", "False", "one bool for the whole episode, not 'False'"),
+        ("terminal", None, "one bool for the whole episode, not None"),
+        ("terminal", 2, "one bool for the whole episode, not 2"),
+        ("reward", None, "reward must be an array of one number per step, not None"),
+        ("reward", np.zeros((2, 1)), r"reward must be .* one number per step, not float64 of shape \(2, 1\)"),
+        ("reward", ["a", "b"], "reward must be an array of one number per step, not <U1"),
+        ("action", None, "action must be an array of one vector per step, not None"),
+        ("action", [[0], [0, 1]], "action must be an array of one vector per step, all of one size"),
+        ("obs", None, "obs must be an array of one vector per state, not None"),
+        ("obs", np.zeros(3), r"obs must be an array of one vector per state, not float64 of shape \(3,\)"),
+    ],
+)
+def test_a_trajectory_says_what_its_fields_must_be(field, value, sentence):
+    fields = {"obs": np.zeros((3, 2)), "action": np.zeros((2, 1)), "reward": np.zeros(2), "terminal": False}
+    with pytest.raises(InputError, match=sentence):
+        Trajectory(**fields | {field: value})
+
+
+@pytest.mark.parametrize("ended", [True, np.True_, 1, 1.0, np.array(True)])
+def test_one_flag_of_any_kind_is_a_terminal(ended):
+    trajectory = Trajectory([[0.0], [1.0]], [[1.0]], [2.0], ended)
+    assert from_trajectories([trajectory]).terminal.tolist() == [True]
 
 
 def test_different_sizes_cannot_be_put_together():

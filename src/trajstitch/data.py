@@ -44,6 +44,10 @@ class Trajectory:
     terminal: bool
 
     def __post_init__(self) -> None:
+        _check_numbers("obs", self.obs, 2, "one vector per state")
+        _check_numbers("action", self.action, 2, "one vector per step")
+        _check_numbers("reward", self.reward, 1, "one number per step")
+        _check_terminal(self.terminal)
         steps = len(self.action)
         if len(self.obs) != steps + 1 or len(self.reward) != steps:
             raise InputError(
@@ -250,6 +254,8 @@ class Dataset:
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Split by whole trajectories: about `fraction` of them in the first part, at least one in each part."""
+        if not 0 < fraction < 1:
+            raise InputError(f"fraction must be a share above 0 and below 1, not {fraction:g}")
         if len(self) < 2:
             raise InputError("one trajectory cannot be split in two parts; give at least two trajectories")
         count = min(max(round(len(self) * fraction), 1), len(self) - 1)
@@ -523,6 +529,30 @@ def _check_weight(weight: Float, steps: int) -> None:
     mean = weight.mean(dtype=np.float64)
     if abs(mean - 1) > _MEAN_TOLERANCE:
         raise InputError(f"weight has mean {mean:.4g}, not 1; scale it with trajstitch.data.normalised_weight")
+
+
+def _check_numbers(name: str, value: ArrayLike, ndim: int, what: str) -> None:
+    """Raise InputError unless this is an array of numbers with so many dimensions."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise InputError(f"{name} must be an array of {what}, all of one size; correct its rows") from error
+    if array.dtype.kind not in "bfiu" or array.ndim != ndim:
+        raise InputError(f"{name} must be an array of {what}, not {_given(array, value)}")
+
+
+def _check_terminal(terminal: object) -> None:
+    """Raise InputError unless this is one flag: false or true, 0 or 1."""
+    flag = np.asarray(terminal)
+    if flag.ndim or flag.dtype.kind not in "bfiu" or flag not in (0, 1):
+        raise InputError(
+            f"terminal must be one bool for the whole episode, not {_given(flag, terminal)}: True if the episode "
+            "really ended in its last state, False if it was cut; of flags per step, give the last one"
+        )
+
+
+def _given(array: NDArray[Any], value: object) -> str:
+    return _describe(array) if array.ndim else repr(value)
 
 
 def ranges(begin: Int, length: Int) -> Int:
