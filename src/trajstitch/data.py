@@ -347,9 +347,9 @@ def from_trajectories(trajectories: Iterable[Trajectory], info: Info | None = No
         if len(widths) > 1 or len(next(iter(widths))) != 1:
             raise InputError(f"{name} must be vectors of one size in all trajectories, not {sorted(widths)}")
     return Dataset(
-        obs=np.concatenate([np.asarray(t.obs, np.float32) for t in given]),
-        action=np.concatenate([np.asarray(t.action, np.float32) for t in given]),
-        reward=np.concatenate([np.asarray(t.reward, np.float32) for t in given]),
+        obs=np.concatenate([as_float32(np.asarray(t.obs)) for t in given]),
+        action=np.concatenate([as_float32(np.asarray(t.action)) for t in given]),
+        reward=np.concatenate([as_float32(np.asarray(t.reward)) for t in given]),
         start=np.cumsum([0] + [len(t) for t in given], dtype=np.int64),
         terminal=np.array([t.terminal for t in given], bool),
         info=info or {},
@@ -424,6 +424,12 @@ def repeated(rows: Float) -> Bool:
     again = np.zeros(len(words), bool)
     again[order[alike + 1]] = (words[order[alike]] == words[order[alike + 1]]).all(1)
     return again
+
+
+def as_float32(array: NDArray[Any]) -> Float:
+    """Return numbers as float32, unchanged if they are; those too large become inf, which `check_finite` names."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
 
 
 def check_finite(name: str, array: NDArray[Any]) -> None:

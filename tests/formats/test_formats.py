@@ -379,7 +379,7 @@ def test_npz_without_a_key_or_with_objects(tmp_path, data):
         ({"x": np.zeros(3), "y": np.zeros(3)}, "it holds x, y, none of which is an array of a data set"),
         (
             {"obs": np.zeros((3, 2)), "actions": np.zeros(3)},
-            "it holds actions, obs, but 'action' is missing; an npz of",
+            "it holds actions, obs, but 'action' is missing; save all arrays under our names \\(obs,",
         ),
         ({"terminal": np.frombuffer(b"\2\0\0\1", bool)}, r"terminal\[0\] is 2, one of 1 flags that are none"),
     ],
@@ -388,6 +388,57 @@ def test_an_npz_of_something_else(tmp_path, data, arrays, sentence):
     ours = data.arrays() if "terminal" in arrays else {}
     np.savez(tmp_path / "x.npz", **ours | arrays)
     with pytest.raises(InputError, match=sentence):
+        load(tmp_path / "x.npz")
+
+
+def saved(folder: Path, ending: str, arrays: dict) -> Path:
+    """Our layout with arrays of any dtype, as someone else's program would save it."""
+    path = folder / f"x{ending}"
+    if ending == ".npz":
+        np.savez(path, **arrays)
+        return path
+    path.mkdir()
+    for name, array in arrays.items():
+        np.save(path / f"{name}.npy", array)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".npz", ".traj"])
+@pytest.mark.parametrize("kind", ["f2", "f8", ">f4"])
+def test_our_layout_takes_numbers_of_any_width(tmp_path, data, ending, kind):
+    arrays = {name: getattr(data, name).astype(kind) for name in ("obs", "action")}
+    arrays |= {
+        "reward": np.arange(17),
+        "start": data.start.astype(np.int32),
+        "terminal": data.terminal.astype(float),
+    }
+    made = load(saved(tmp_path, ending, arrays))
+    np.testing.assert_array_equal(made.obs, data.obs.astype(kind))
+    np.testing.assert_array_equal(made.action, data.action.astype(kind))
+    assert made.reward.tolist() == list(range(17))
+    assert made.start.tolist() == data.start.tolist()
+    assert made.terminal.tolist() == data.terminal.tolist()
+
+
+@pytest.mark.parametrize("ending", [".npz", ".traj"])
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"obs": np.full((21, 4), 1e300)}, r"obs\[0, 0\] is inf, one of 84 values that are not finite"),
+        ({"action": np.zeros((17, 2), int)}, "actions are int64; only continuous"),
+        ({"reward": np.array([b"x"] * 17)}, "reward holds .* not numbers"),
+        ({"terminal": np.full(4, 0.5)}, r"terminal\[0\] is 0.5"),
+        ({"start": np.linspace(0, 17, 5)}, "start must be a 1-dimensional int64 array, not float64"),
+    ],
+)
+def test_our_layout_refuses_what_d4rls_refuses(tmp_path, data, ending, arrays, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load(saved(tmp_path, ending, data.arrays() | arrays))
+
+
+def test_numbers_beyond_float32_are_named_in_an_npz_of_d4rls_keys_too(tmp_path, data):
+    np.savez(tmp_path / "x.npz", **to_table(data) | {"rewards": np.full(17, -1e300)})
+    with pytest.raises(InputError, match=r"rewards\[0\] is -inf"):
         load(tmp_path / "x.npz")
 
 

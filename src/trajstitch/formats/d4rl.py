@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Bool, Dataset, Float, Info, Int, Seams, check_finite, check_flags, normalised_weight
+from trajstitch.data import (
+    Bool,
+    Dataset,
+    Float,
+    Info,
+    Int,
+    Seams,
+    as_float32,
+    check_finite,
+    check_flags,
+    normalised_weight,
+)
 from trajstitch.errors import InputError
 from trajstitch.formats.episode_ends import GOAL, find_ends
 from trajstitch.storage.atomic import replacing
@@ -181,17 +192,23 @@ def _check_array(name: str, array: NDArray[Any]) -> NDArray[Any]:
     ndim = _NDIM.get(name, 1)
     if ndim == 1 and array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]  # old files have rewards of shape (N, 1)
-    if name == "actions" and array.dtype.kind != "f":
-        raise InputError(
-            f"actions are {array.dtype}; only continuous (float) actions can be used: if these are continuous "
-            "values, convert them to float32"
-        )
+    if name == "actions":
+        check_continuous(array)
     if array.ndim != ndim:
         what = name.removesuffix("s").replace("_", " ")
         remedy = f"give one vector per {what}, [N, size]" if ndim == 2 else "give one number per step"
         raise InputError(f"{name} has {array.ndim} dimensions {array.shape}, not {ndim}; {remedy}")
     if name in ("terminals", "timeouts"):
         return check_flags(name, array)
-    array = np.ascontiguousarray(array, np.float32)
+    array = np.ascontiguousarray(as_float32(array))
     check_finite(name, array)
     return array
+
+
+def check_continuous(action: NDArray[Any]) -> None:
+    """Raise InputError unless actions are floats."""
+    if action.dtype.kind != "f":
+        raise InputError(
+            f"actions are {action.dtype}; only continuous (float) actions can be used: if these are continuous "
+            "values, convert them to float32"
+        )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from trajstitch.data import ARRAYS, Dataset, Seams, normalised_weight
+import numpy as np
+from numpy.typing import NDArray
+
+from trajstitch.data import ARRAYS, Dataset, Seams, as_float32, check_flags, normalised_weight
 from trajstitch.errors import InputError
-from trajstitch.formats.d4rl import OPTIONAL, REQUIRED, from_table
+from trajstitch.formats.d4rl import OPTIONAL, REQUIRED, check_continuous, from_table
 from trajstitch.formats.ogbench import from_ogbench, is_ogbench
 from trajstitch.storage.archive import INFO, read_arrays, write_arrays
 
@@ -24,10 +28,10 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
             raise InputError("this file records where its episodes end; leave --episode-horizon out")
         if missing := [name for name in ARRAYS if name not in table]:
             raise InputError(
-                f"it holds {_listed(table)}, but {missing[0]!r} is missing; an npz of trajstitch holds "
-                f"{', '.join(ARRAYS)}, one of D4RL {', '.join(REQUIRED)}: save it under such names"
+                f"it holds {_listed(table)}, but {missing[0]!r} is missing; save all arrays under our names "
+                f"({', '.join(ARRAYS)}), or all under D4RL's ({', '.join(REQUIRED)})"
             )
-        arrays = {name: table[name] for name in ARRAYS}
+        arrays = {name: converted(name, table[name]) for name in ARRAYS}
         if "weight" in table:
             arrays["weight"] = normalised_weight(table["weight"])
         seams = {k.removeprefix(_SEAMS): v for k, v in table.items() if k.startswith(_SEAMS)}
@@ -42,6 +46,23 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
             "rewards, terminals and timeouts under these names"
         )
     return from_table({name: table[name] for name in REQUIRED + OPTIONAL if name in table}, info, episode_horizon)
+
+
+def converted(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return one of our arrays with the dtype that it has in a Dataset, unchanged if it has it.
+
+    Numbers of any width are taken as in a D4RL file; what does not fit into float32 becomes inf, which a Dataset
+    refuses.
+    """
+    if array.dtype.kind not in "bfiu":
+        raise InputError(f"{name} holds {array.dtype}, not numbers")
+    if name == "terminal":
+        return check_flags(name, array)
+    if name == "start":
+        return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array
+    if name == "action":
+        check_continuous(array)
+    return as_float32(array)
 
 
 def _listed(table: Mapping[str, object]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trajstitch.data import ARRAYS, Dataset, normalised_weight
 from trajstitch.errors import InputError
-from trajstitch.formats.npz import load_seams, save_seams
+from trajstitch.formats.npz import converted, load_seams, save_seams
 from trajstitch.storage.archive import map_array, read_text
 from trajstitch.storage.atomic import replacing
 
@@ -18,15 +20,14 @@ def read(path: Path, episode_horizon: int | None = None) -> Dataset:
     """Memory-map the arrays; they are scanned once for nan and inf, and not held in memory."""
     if episode_horizon is not None:
         raise InputError("this folder records where its episodes end; leave --episode-horizon out")
-    arrays = {}
+    arrays: dict[str, NDArray[Any]] = {}
     weighed = (path / "weight.npy").exists()
     for name in (*ARRAYS, "weight") if weighed else ARRAYS:
         file = path / f"{name}.npy"
         if not file.exists():
             raise InputError(f"{file.name} is missing; a .traj folder holds {', '.join(ARRAYS)} as .npy files")
-        arrays[name] = map_array(file)
-    if weighed:
-        arrays["weight"] = normalised_weight(arrays["weight"])
+        array = map_array(file)
+        arrays[name] = normalised_weight(array) if name == "weight" else converted(name, array)
     info = path / "info.json"
     seams = path / "seams.npz"
     return Dataset(
