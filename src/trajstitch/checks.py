@@ -14,6 +14,14 @@ def check_sizes(config: Any, *names: str) -> None:
             raise InputError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
+def check_settings(config: object, kind: type, presets: str) -> None:
+    """Raise InputError if the settings are something else, such as the name of one of these presets."""
+    if not isinstance(config, kind):
+        raise InputError(
+            f"config must be an object of {kind.__name__}, not {config!r}; give one such as ts.{presets}['quick']"
+        )
+
+
 def check_choice(config: Any, name: str, *choices: str) -> None:
     """Raise InputError if this setting is none of the choices."""
     if getattr(config, name) not in choices:

@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from os import PathLike
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -424,6 +425,16 @@ def repeated(rows: Float) -> Bool:
     again = np.zeros(len(words), bool)
     again[order[alike + 1]] = (words[order[alike]] == words[order[alike + 1]]).all(1)
     return again
+
+
+def check_dataset(name: str, data: object) -> None:
+    """Raise InputError if an argument is no Dataset, such as the name of a file in place of what is in it."""
+    if not isinstance(data, Dataset):
+        named = isinstance(data, str | PathLike)
+        raise InputError(
+            f"{name} must be a Dataset, not {repr(data) if named else f'a {_describe(data)}'}; "
+            f"ts.load({str(data) if named else 'demo'!r}) reads one, ts.from_trajectories makes one"
+        )
 
 
 def as_float32(array: NDArray[Any]) -> Float:

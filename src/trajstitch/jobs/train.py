@@ -20,7 +20,7 @@ from trajstitch.jobs.run_dir import Run, numbers
 from trajstitch.jobs.score import RunScores, ScoreConfig, score_run
 from trajstitch.methods import configure, name_of
 from trajstitch.methods.method import Method
-from trajstitch.methods.train import chunk, train_steps
+from trajstitch.methods.train import check_given, check_seeds, chunk, train_steps
 from trajstitch.policies.planner import ActionPlanner
 from trajstitch.policies.policy import Policy, stack
 from trajstitch.policies.policy_files import load_policy, save_policy
@@ -65,6 +65,7 @@ def train_run(
         log: a tracker, which is told the losses and scores of every checkpoint.
         settings: fields of the method's dataclass; also steps, batch and rate of its `fit`.
     """
+    check_given(data, improved)
     config = configure(method, **settings)
     every = _checked_every(config, seeds, every)
     config.check(data, improved)
@@ -88,8 +89,7 @@ def train_run(
 
 def _checked_every(config: Method, seeds: int, every: int | None) -> int:
     """Return the steps between checkpoints; InputError if they, or the seeds, are fewer than one."""
-    if seeds < 1:
-        raise InputError(f"seeds must be at least 1, not {seeds}")
+    check_seeds(seeds)
     every = chunk(config) if every is None else every
     if every < 1:
         raise InputError(f"a checkpoint every {every} steps is not possible; give at least 1")

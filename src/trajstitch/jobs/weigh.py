@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trajstitch.data import Dataset, check_finite
+from trajstitch.checks import check_settings
+from trajstitch.data import Dataset, check_dataset, check_finite
 from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run, check_owner, numbers, read_stored
 from trajstitch.methods.iql import scaled_steps
@@ -49,6 +50,8 @@ def weigh(
         tell: a callback for progress.
     """
     config = config or Weigh()
+    check_settings(config, Weigh, "WEIGH_PRESETS")
+    check_dataset("data", data)
     if out is not None:
         return weigh_run(data, config, out, seed=seed, overwrite=overwrite, tell=tell)[1]
     config.check(data)

@@ -7,7 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trajstitch.data import Dataset
+from trajstitch.data import Dataset, check_dataset
+from trajstitch.errors import InputError
 from trajstitch.methods import configure
 from trajstitch.methods.method import Method
 from trajstitch.policies.planner import ActionPlanner
@@ -38,6 +39,9 @@ def train(
         tell: a callback for progress.
         settings: fields of the method's dataclass; also steps, batch and rate of its `fit`.
     """
+    if seeds is not None:
+        check_seeds(seeds)
+    check_given(data, improved)
     config = configure(method, **settings)
     config.check(data, improved)
     policy: Any = None
@@ -74,6 +78,19 @@ def train_steps(
         for reached, mean in loop.run(learner, state, table, seeds, every, until):
             state = reached
             yield state, mean
+
+
+def check_given(data: Dataset, improved: Dataset | None) -> None:
+    """Raise InputError unless these are data sets; the second may be None."""
+    check_dataset("data", data)
+    if improved is not None:
+        check_dataset("improved", improved)
+
+
+def check_seeds(seeds: int) -> None:
+    """Raise InputError if there are fewer seeds than one."""
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, not {seeds}")
 
 
 def chunk(config: Method) -> int:

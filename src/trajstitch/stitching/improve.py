@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajstitch.blocks import Mapper, in_process
-from trajstitch.data import Dataset, Int, Seams, info_horizon, normalised_weight, step_table
+from trajstitch.checks import check_settings
+from trajstitch.data import Dataset, Int, Seams, check_dataset, info_horizon, normalised_weight, step_table
 from trajstitch.errors import InputError
 from trajstitch.models.dynamics import DynamicsConfig, train_dynamics
 from trajstitch.models.inverse import InverseConfig, train_inverse
@@ -358,6 +359,8 @@ def _sizes(graph: Graph) -> dict[str, float]:
 
 def check_data(data: Dataset, config: Improve) -> None:
     """Raise InputError where stitching is impossible on these data, or with these settings."""
+    check_dataset("data", data)
+    check_settings(config, Improve, "PRESETS")
     if config.edges_used == "plausible":
         config.graph.given_epsilon(data)
     if len(data) < 2:
