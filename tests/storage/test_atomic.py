@@ -76,7 +76,7 @@ def test_a_file_never_replaces_a_folder_nor_a_folder_a_file(tmp_path, data):
 def test_existing_output_needs_overwrite(tmp_path, data, ending):
     path = tmp_path / f"x{ending}"
     save(data[:2], path)
-    with pytest.raises(InputError, match="exists already.*--overwrite"):
+    with pytest.raises(InputError, match=r"exists already.*--overwrite \(overwrite=True in Python\)"):
         save(data, path)
     assert len(load(path)) == 2
     save(data, path, overwrite=True)

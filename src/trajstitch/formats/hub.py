@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trajstitch.errors import InputError
+from trajstitch.storage.atomic import OTHER_NAME
 
 PREFIX = "hf:"
 
@@ -60,7 +61,7 @@ def upload(
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="trajstitch")
     with _told(repo):
         if api.repo_exists(repo, repo_type="dataset") and not overwrite:
-            raise InputError(f"{name} exists already; choose another name or pass --overwrite")
+            raise InputError(f"{name} exists already; {OTHER_NAME}")
         api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
         operations = [
             hub.CommitOperationAdd(path, content if isinstance(content, bytes) else str(content))

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, place
 from trajstitch.storage.archive import INFO, check_file, read_arrays, reading, write_arrays
-from trajstitch.storage.atomic import check_apart, json_text, remove, write_json, write_json_lines
+from trajstitch.storage.atomic import OTHER_NAME, check_apart, json_text, remove, write_json, write_json_lines
 from trajstitch.storage.lock import NAME as LOCK
 from trajstitch.storage.lock import holding
 from trajstitch.storage.serialise import read_note, restore, store
@@ -107,9 +107,7 @@ class Run:
             if run.job != _job(config):
                 raise InputError(f"{path} holds a run of {run.job}, not of {_job(config)}; choose another name")
             if not overwrite:
-                raise InputError(
-                    f"{path} holds a run with other settings or data; choose another name or pass --overwrite"
-                )
+                raise InputError(f"{path} holds a run with other settings or data; {OTHER_NAME}")
         run._clear()
         write_json(run._config, {"settings": config, "versions": versions()})
         return run

@@ -21,6 +21,8 @@ from uuid import uuid4
 
 from trajstitch.errors import InputError
 
+# The remedy where something is already there; said on the command line and in Python.
+OTHER_NAME = "choose another name or pass --overwrite (overwrite=True in Python)"
 _PARTS: set[Path] = set()  # what is being written now
 _MOVING = threading.Lock()  # held while something is renamed
 
@@ -133,7 +135,7 @@ def remove_left(target: Path) -> None:
 def check_target(target: Path, overwrite: bool) -> None:
     """Raise InputError if `target` cannot be written; to be called before long work, not after it."""
     if target.exists() and not overwrite:
-        raise InputError(f"{target} exists already; choose another name or pass --overwrite")
+        raise InputError(f"{target} exists already; {OTHER_NAME}")
     folder = target.absolute().parent
     while not folder.exists():
         folder = folder.parent
