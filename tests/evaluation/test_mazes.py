@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -16,7 +17,7 @@ from trajstitch.errors import InputError
 from trajstitch.evaluation import envs, mazes
 from trajstitch.evaluation.collect import collect
 from trajstitch.evaluation.envs import env_named_in, env_options
-from trajstitch.evaluation.mazes import OWN, build_model, make_maze, set_task
+from trajstitch.evaluation.mazes import IDS, OWN, build_model, floor_plan, make_maze, set_task
 from trajstitch.evaluation.mujoco_batch import ModelBatch
 from trajstitch.evaluation.normalise import reference_scores
 from trajstitch.evaluation.scores import Scores, evaluate
@@ -24,6 +25,7 @@ from trajstitch.evaluation.walker import find_ways, walk
 from trajstitch.formats import load, save
 from trajstitch.policies.policy import Policy
 from trajstitch.training.networks import Range, Scale
+from worlds import random_dataset
 
 GIANT = "pointmaze-giant-singletask-task1-v0"
 POINT = [GIANT, "pointmaze-medium-singletask-task3-v0"]
@@ -409,6 +411,34 @@ def test_collect_convert_train_and_evaluate(tmp_path, capsys):
         assert checkpoint.pop("reached") == [[-1, -1]]
     file.write_text(json.dumps(known))
     assert result("evaluate", run, "--episodes", 2)["last"]["success"] is None
+
+
+def test_walks_stay_in_the_maze_they_were_recorded_in(tmp_path, capsys):
+    """Another task of the same maze is fine, another maze is not; where nothing is set, it is said."""
+    data = random_dataset(0, (4, 3), obs_dim=2)
+    walks, out = str(tmp_path / "walks.npz"), str(tmp_path / "out.npz")
+
+    def convert(recorded, *words):
+        save(dataclasses.replace(data, info={"env_id": recorded} if recorded else {}), walks, overwrite=True)
+        code = main(["convert", walks, out, "--overwrite", *words])
+        said = capsys.readouterr()
+        return code, " ".join((said.out + said.err).split())
+
+    medium = "pointmaze-medium-singletask-task1-v0"
+    different = f"the data were recorded in {medium}, whose walls are not those of {OWN}; "
+    code, said = convert(medium, "--env", OWN, "--set-task")
+    assert (code, said) == (2, f"trajstitch: {different}give --env a task of the maze they were recorded in")
+    assert not Path(out).exists()
+    code, said = convert(medium, "--env", OWN)
+    assert code == 0
+    assert different in said
+    assert load(out).info["env_id"] == OWN
+    for recorded in (OWN, "Hopper-v5", None):
+        code, said = convert(recorded, "--env", OWN, "--set-task")
+        assert code == 0
+        assert "walls" not in said
+    assert floor_plan(medium) == floor_plan(medium.replace("task1", "task5"))
+    assert len({floor_plan(name) for name in IDS}) == 7
 
 
 def test_an_ogbench_file_says_where_episodes_end(tmp_path):

@@ -95,7 +95,9 @@ class Convert(DataCommand):
         from trajstitch.storage.atomic import check_apart
 
         check_apart([place(self.data)], place(self.target))
-        data = _named(self.load(), self.env, self.physics)
+        recorded = self.load()
+        data = _named(recorded, self.env, self.physics)
+        self._check_walls(str(recorded.info.get("env_id", "")))
         if self.set_task:
             if data.weight is not None:
                 self.say("the weights are left out: they were made for other rewards")
@@ -103,6 +105,20 @@ class Convert(DataCommand):
         save(data, self.target, overwrite=self.overwrite)
         self.say(f"{data!r} written to {self.target}")
         return {"source": self.data, "target": self.target, "fingerprint": data.fingerprint}
+
+    def _check_walls(self, recorded: str) -> None:
+        """Raise InputError where a task is set in a maze with other walls than the recorded one; else, say so."""
+        if not self.env:
+            return
+        from trajstitch.evaluation.mazes import floor_plan
+
+        before, after = floor_plan(recorded), floor_plan(self.env)
+        if before is None or after is None or before == after:
+            return
+        different = f"the data were recorded in {recorded}, whose walls are not those of {self.env}"
+        if self.set_task:
+            raise InputError(f"{different}; give --env a task of the maze they were recorded in")
+        self.say(f"{different}; the name is stored all the same")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,11 @@ def make_maze(env_id: str, count: int, *, horizon: int | None = None, threads: i
     return MazeEnv(replace(maze, horizon=horizon) if horizon else maze, count, threads)
 
 
+def floor_plan(env_id: str) -> str | None:
+    """Return the name of a maze's walls, which all of its tasks share; None for what is none of these mazes."""
+    return env_id.partition("-singletask-")[0] if env_id in IDS else None
+
+
 def set_task(data: Dataset, env: MazeEnv) -> Dataset:
     """Return the data with the rewards and ends of this maze's task, whatever they were recorded for.
 
