@@ -78,14 +78,29 @@ def test_merge_with_and_without_duplicates(file, tmp_path, capsys):
     save(replace(both, info=other.info), tmp_path / "other.npz")
     names = [str(file), str(tmp_path / "other.npz")]
     assert main(["merge", *names, "--out", str(tmp_path / "all.npz")]) == 0
-    assert "differ in it: fps" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "differ in it: fps" in said
+    assert "duplicates" not in said  # nobody looked for them
     assert same(load(tmp_path / "all.npz"), concatenate([load(file), both]))
     assert load(tmp_path / "all.npz").info == {"env_id": "Some-v0"}
-    assert main(["merge", *names, "--out", str(tmp_path / "new.npz"), "--drop-duplicates", "--quiet"]) == 0
+    assert main(["merge", *names, "--out", str(tmp_path / "new.npz"), "--drop-duplicates"]) == 0
+    assert ", without 1 duplicates" in " ".join(capsys.readouterr().out.split())
     assert same(load(tmp_path / "new.npz"), concatenate([load(file), other]))
     record = json.loads((tmp_path / "new.npz.left-out.json").read_text())
     assert [(entry["source"], entry["episode"]) for entry in record["left_out"]] == [(names[1], 2)]
     assert record["info_left_out"] == ["fps"]
+
+
+def test_merge_refuses_one_data_set(file, tmp_path, capsys):
+    """What it names in its place does what was wanted."""
+    data = load(file)
+    save(concatenate([data, data[:1]]), tmp_path / "twice.npz")
+    words = [str(tmp_path / "twice.npz"), "--out", str(tmp_path / "y.npz")]
+    assert main(["merge", *words, "--drop-duplicates"]) == 2
+    assert "merge needs at least two data sets; to copy one use convert" in capsys.readouterr().err
+    assert not (tmp_path / "y.npz").exists()
+    assert main(["filter", *words, "--where", "duplicate < 0"]) == 0
+    assert same(load(tmp_path / "y.npz"), data)
 
 
 def test_merge_refuses_other_sizes(file, tmp_path, capsys):

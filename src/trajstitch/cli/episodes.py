@@ -84,6 +84,11 @@ class Merge(DataCommand):
         from trajstitch.episodes import episode_table
         from trajstitch.formats import save
 
+        if not self.others:
+            raise InputError(
+                "merge needs at least two data sets; to copy one use convert, and to leave out its duplicates "
+                "filter --where 'duplicate < 0'"
+            )
         names = [self.data, *self.others]
         record = _check_outputs(names, self.out, self.record, self.overwrite)
         parts = [self.load_from(name) for name in names]
@@ -107,7 +112,8 @@ class Merge(DataCommand):
             "seams_left_out": any(part.seams is not None for part in parts),
         }
         _write_record(record, result)
-        self.say(f"{together!r} written to {self.out}, without {len(gone):,} duplicates")
+        without = f", without {len(gone):,} duplicates" if self.drop_duplicates else ""
+        self.say(f"{together!r} written to {self.out}{without}")
         if entries:
             self.say(f"left out, since the data sets differ in it: {', '.join(sorted(entries))}")
         self.say(f"{record}: what was left out")
