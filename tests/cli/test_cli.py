@@ -379,7 +379,8 @@ def test_the_installed_program(tmp_path):
     done = subprocess.run([program, "inspect", "nothing.hdf5"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        "trajstitch: nothing.hdf5: there is no such file; give a path, d4rl:NAME, minari:ID, hf:NAME or demo\n"
+        "trajstitch: nothing.hdf5: there is no such file; give a file (.hdf5, .h5, .npz, .traj), lerobot:FOLDER, "
+        "robomimic:FILE, imitation:FOLDER, d4rl:NAME, minari:ID, hf:USER/NAME or demo\n"
     )
     assert subprocess.run([program, "--version"], capture_output=True).returncode == 0
     assert list(tmp_path.iterdir()) == []

@@ -48,6 +48,12 @@ def test_every_option_has_a_help_text(words, capsys, monkeypatch):
     assert ends == []
 
 
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+def test_what_stands_without_a_name_is_called_by_what_it_is(words, capsys, monkeypatch):
+    (usage,) = [line for line in help_page(capsys, monkeypatch, *words) if line.startswith("usage: ")]
+    assert not re.search(r"\bSTR\b|None", usage)
+
+
 def test_every_setting_of_improve_is_an_option(capsys, monkeypatch):
     found = options(help_page(capsys, monkeypatch, "improve"))
     assert {"max-length", "graph.epsilon", "graph.nearest", "dynamics.fit.steps", "reward.kind"} <= found.keys()

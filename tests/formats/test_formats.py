@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
-from trajstitch.formats import load, save
+from trajstitch.formats import _PREFIXES, ENDINGS, load, save
 from trajstitch.formats.d4rl import from_table, read, to_table
+from trajstitch.sources import SOURCES, TARGETS
 from worlds import changed, datasets, random_dataset, same
 
 
@@ -467,12 +468,43 @@ def test_unknown_endings(tmp_path, data):
     (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(InputError, match=r"\.csv names no format"):
         load(tmp_path / "x.csv")
-    with pytest.raises(InputError, match="names no format"):
-        save(data, tmp_path / "x.pkl")
+    with pytest.raises(InputError, match="names no format; known are .hdf5, .h5, .npz, .traj$"):
+        save(data, tmp_path / "x.csv")
     with pytest.raises(InputError, match="leave --episode-horizon out"):
         load("d4rl:hopper-medium-v2", episode_horizon=5)
     with pytest.raises(InputError, match="read-only"):
         save(data, "d4rl:hopper-medium-v2")
+
+
+def test_logs_that_are_no_data_set_yet(tmp_path):
+    """The hint is the same for a file and for a folder of such files, and is of use without the pages."""
+    hint = "ts.from_trajectories makes a data set of logs and ts.save writes it"
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"logs: the ending \(none\) names no format; known are \.hdf5"):
+        load(folder)
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    (folder / "monday.csv").write_text("1,2")
+    for path in (tmp_path / "x.npy", folder, folder / "monday.csv"):
+        with pytest.raises(InputError, match=hint):
+            load(path)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_run_of_improve_names_its_data(tmp_path, data, ending):
+    save(data, tmp_path / f"improved{ending}")
+    with pytest.raises(InputError, match=rf"a run of improve, whose data are .*/improved\{ending}: give that"):
+        load(tmp_path)
+
+
+def test_help_and_messages_name_every_format():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text().replace("`", "")
+    for name in (*ENDINGS, *_PREFIXES, "d4rl:", "hf:", "demo"):
+        if name != "lerobot-v2.1:":  # of interest to who writes
+            assert name in SOURCES
+            assert name in page
+    for name in (*ENDINGS, *_PREFIXES):
+        assert name in TARGETS or name == "lerobot-v2.1:"
 
 
 BAD_WEIGHTS = [

@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from trajstitch.cli.command import Command, MaybeFloat, MaybeInt, MaybeStr, MaybeTracker, parse_as
 from trajstitch.errors import InputError, unknown
+from trajstitch.sources import SOURCES
 
 if TYPE_CHECKING:
     from trajstitch.bench.engine import Failures
@@ -175,8 +176,7 @@ class BenchSpeed(Command):
 
     suite: Positional[Literal["speed"]]
     """speed: throughput of every stage, compared with a plain baseline in the same run."""
-    data: str = "demo"
-    """Data set to measure with: a file (.hdf5, .npz, .traj), d4rl:NAME, minari:ID or demo."""
+    data: Annotated[str, tyro.conf.arg(help=f"Data set to measure with: {SOURCES}.")] = "demo"
     transitions: int = 100_000
     """About this many transitions: the data are cut, or repeated with noise."""
     steps: int = 300

@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
+from trajstitch.sources import SOURCES
 
 if TYPE_CHECKING:
     from trajstitch.data import Dataset
@@ -61,8 +62,7 @@ class Command(ABC):
 class DataCommand(Command):
     """Options of every command that reads a data set."""
 
-    data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA")]
-    """A file (.hdf5, .npz, .traj), a folder of LeRobot's, d4rl:NAME, minari:ID, hf:NAME or demo."""
+    data: Annotated[Positional[str], tyro.conf.arg(metavar="DATA", help=f"The data set: {SOURCES}.")]
     episode_horizon: MaybeInt = None
     """Time limit of the data's episodes, for a file that records no time-outs."""
     flatten: bool = False

@@ -22,6 +22,7 @@ from trajstitch.cli.command import (
 )
 from trajstitch.errors import InputError
 from trajstitch.progress import bar
+from trajstitch.sources import TARGETS
 
 if TYPE_CHECKING:
     from trajstitch.data import Dataset
@@ -78,8 +79,9 @@ class Inspect(DataCommand):
 class Convert(DataCommand):
     """Copy a data set into another format, or set the rewards of a maze's task."""
 
-    target: Annotated[Positional[str], tyro.conf.arg(metavar="TARGET")]
-    """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
+    target: Annotated[
+        Positional[str], tyro.conf.arg(metavar="TARGET", help=f"Output, whose name chooses the format: {TARGETS}.")
+    ]
     env: MaybeStr = None
     """Gymnasium id of the data, to be stored in the target."""
     physics: MaybePhysics = None
@@ -125,7 +127,7 @@ class Convert(DataCommand):
 class Collect(Command):
     """Roll a policy out into a data set of whole episodes."""
 
-    policy: Positional[str | None] = None
+    policy: Annotated[Positional[str | None], tyro.conf.arg(metavar="POLICY", help_behavior_hint="")] = None
     """A policy file, random, or walker for short walks in a maze; leave it out with --mix."""
     env: str
     """Gymnasium id, such as Hopper-v5."""
@@ -133,8 +135,7 @@ class Collect(Command):
     """At least this many steps; give this or --episodes."""
     episodes: MaybeInt = None
     """Exactly this many episodes."""
-    out: str
-    """Output; its ending (.hdf5, .npz, .traj), minari:ID, lerobot:FOLDER or robomimic:FILE chooses the format."""
+    out: Annotated[str, tyro.conf.arg(help=f"Output, whose name chooses the format: {TARGETS}.")]
     mix: tuple[str, ...] = ()
     """Several policies as FILE:SHARE or FILE:SHARE:NOISE, such as medium.npz:0.9 expert.npz:0.1. Shares are of the
     steps, or of the episodes with --episodes."""

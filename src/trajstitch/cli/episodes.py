@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from trajstitch.cli.command import Command, DataCommand, MaybeStr, parse_as
 from trajstitch.errors import InputError
+from trajstitch.sources import TARGETS
 
 if TYPE_CHECKING:
     from trajstitch.data import Dataset
@@ -24,8 +25,7 @@ class Filter(DataCommand):
 
     where: str
     """Condition on an episode, such as 'return > 100 and jumps < 3'; the names are the columns of inspect."""
-    out: str
-    """Output; its ending or prefix chooses the format."""
+    out: Annotated[str, tyro.conf.arg(help=f"Output, whose name chooses the format: {TARGETS}.")]
     record: MaybeStr = None
     """Record of what was left out (.json); unless given, OUT.left-out.json."""
     overwrite: bool = False
@@ -69,8 +69,7 @@ class Merge(DataCommand):
 
     others: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA")]
     """More data sets, whose observations and actions have the same sizes."""
-    out: str
-    """Output; its ending or prefix chooses the format."""
+    out: Annotated[str, tyro.conf.arg(help=f"Output, whose name chooses the format: {TARGETS}.")]
     drop_duplicates: bool = False
     """Leave out episodes with the same states and actions as an earlier one."""
     record: MaybeStr = None

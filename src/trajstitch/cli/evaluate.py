@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from tyro.conf import Positional
 
 from trajstitch.cli.command import Command, MaybeInt, MaybePhysics, MaybeStr, parse_as
@@ -19,7 +20,7 @@ from trajstitch.progress import bar
 class Evaluate(Command):
     """Score a run's checkpoints, or one policy file, in the simulator."""
 
-    policy: Positional[str]
+    policy: Annotated[Positional[str], tyro.conf.arg(metavar="RUN")]
     """A run directory of train, or a policy file."""
     env: MaybeStr = None
     """Gymnasium id; unless given, the environment of the training data."""

@@ -22,13 +22,19 @@ from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.formats.features import Features
 from trajstitch.progress import Tell, silent
+from trajstitch.sources import SOURCES
 from trajstitch.storage.archive import reading, reason
 
 _BY_SUFFIX = {".hdf5": "d4rl", ".h5": "d4rl", ".npz": "npz", ".traj": "traj_folder"}
 ENDINGS = tuple(_BY_SUFFIX)
-_OWN_LOGS = "docs/how-to/own-logs.md shows how logs become a data set"
+_KNOWN = f"known are {', '.join(ENDINGS)}"
+_OWN_LOGS = (
+    "in Python, ts.from_trajectories makes a data set of logs and ts.save writes it; the page "
+    "docs/how-to/own-logs.md of trajstitch shows how"
+)
+_LOGS = (".csv", ".npy", ".parquet")
 _REMEDIES = {
-    ".csv": _OWN_LOGS,
+    **dict.fromkeys(_LOGS, _OWN_LOGS),
     ".parquet": f"{_OWN_LOGS}; imitation:FILE reads trajectories of imitation",
     ".pkl": "pickles are never loaded; save the arrays as .npz",
     ".tfrecord": "RLDS is converted as docs/how-to/robots.md shows",
@@ -53,7 +59,7 @@ def load(
     """Read a data set by path or name (see the module's list).
 
     Arguments:
-        source: a path, with a format in front of it or without, d4rl:NAME, minari:ID, hf:NAME or demo.
+        source: a path, with a format in front of it or without, or a name.
         episode_horizon: the time limit of the episodes, for a file that records no time-outs.
         flatten: put Minari's Dict observations into one vector.
         features: which features of LeRobot's or robomimic's data to take, and the rule of rewards.
@@ -83,8 +89,8 @@ def load(
     if name.startswith("minari:") or _is_minari_folder(path):
         return _module("minari").read(name, flatten=flatten, tell=tell)
     if not path.exists():
-        raise InputError(f"{name}: there is no such file; give a path, d4rl:NAME, minari:ID, hf:NAME or demo")
-    reader = _module(_format(path))
+        raise InputError(f"{name}: there is no such file; give {SOURCES}")
+    reader = _module(_format(path, _read_remedy(path)))
     with reading(path):
         return reader.read(path, episode_horizon=episode_horizon)
 
@@ -107,7 +113,7 @@ def writer(name: str) -> ModuleType:
     for prefix, module in _PREFIXES.items():
         if name.startswith(prefix):
             return _module(module)
-    return _module(_format(Path(name)))
+    return _module(_format(Path(name), _KNOWN))
 
 
 def place(name: str) -> str:
@@ -138,11 +144,20 @@ def _robot_format(name: str) -> str | None:
     return None
 
 
-def _format(path: Path) -> str:
+def _format(path: Path, remedy: str) -> str:
     if path.suffix in _BY_SUFFIX:
         return _BY_SUFFIX[path.suffix]
-    remedy = _REMEDIES.get(path.suffix, f"known are {', '.join(_BY_SUFFIX)}")
     raise InputError(f"{path}: the ending {path.suffix or '(none)'} names no format; {remedy}")
+
+
+def _read_remedy(path: Path) -> str:
+    """Return what to do where data are to be read from something that is there, but has no known ending."""
+    improved = [file for ending in ENDINGS if (file := path / f"improved{ending}").exists()]
+    if improved:
+        return f"it is a run of improve, whose data are {improved[0]}: give that"
+    if path.is_dir() and any(file.suffix in _LOGS for file in path.iterdir()):
+        return _OWN_LOGS
+    return _REMEDIES.get(path.suffix, _KNOWN)
 
 
 def _module(name: str) -> ModuleType:
