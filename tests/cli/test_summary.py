@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trajstitch.cli import main
-from trajstitch.cli.summary import show, summarise
+from trajstitch.cli.summary import EPISODE_COLUMNS, show, show_episodes, summarise
 from trajstitch.data import normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.evaluation.mazes import OWN
@@ -99,6 +99,25 @@ def test_weights_of_short_and_equal_trajectories(capsys):
     assert len(w["heaviest"]) == len(w["lightest"]) == 2
     show(data, summarise(data), "x")
     assert "–  1.00  1.00  1.00  –" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_table_of_episodes_is_not_cut(capsys, monkeypatch, width):
+    """The condition of filter needs the names of the columns, whole where there are ten."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    rng = np.random.default_rng(0)
+    data = random_dataset(0, (5, 9, 3, 7) * 8)
+    reward = (data.reward > 0).astype(np.float32)
+    weight = normalised_weight(rng.exponential(size=data.transitions) ** 3)
+    summary = summarise(replace(data, reward=reward, weight=weight))
+    show_episodes(summary)
+    lines = capsys.readouterr().out.splitlines()
+    assert "…" not in "".join(lines)
+    assert max(map(len, lines)) <= width
+    if width == 80:
+        names = [name for name in EPISODE_COLUMNS if name != "duplicate"]
+        assert lines[1].split() == names
+        assert all(len(line.split()) == len(names) for line in lines[3:23])
 
 
 def test_no_weights(data, capsys):

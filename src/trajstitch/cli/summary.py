@@ -111,6 +111,7 @@ _SHOWN = 20  # episodes in the table for the terminal
 
 def show_episodes(summary: dict[str, Any]) -> None:
     """Print the table of episodes, unusual ones first if there are many, and what is unusual about them."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
@@ -120,12 +121,14 @@ def show_episodes(summary: dict[str, Any]) -> None:
         order.sort(key=lambda m: not rows[m]["outlier"])
     names = [name for name in EPISODE_COLUMNS if any(row[name] is not None for row in rows)]
     which = "" if len(rows) <= _SHOWN else f" ({_SHOWN} of {len(rows):,}, unusual ones first; --html shows all)"
-    table = Table(title=f"episodes{which}", title_justify="left")
+    # --where needs whole names: without frames ten columns fit into 80 characters; more are folded, not cut.
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for m in order[:_SHOWN]:
         table.add_row(*(_cell(rows[m][name]) for name in names))
     console = Console()
+    console.print(f"episodes{which}", style="table.title", highlight=False)
     console.print(table)
     for entry in summary["outliers"][:_SHOWN]:
         console.print(f"episode {entry['episode']}: {'; '.join(entry['why'])}", highlight=False, markup=False)
@@ -138,7 +141,9 @@ def _cell(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"
 
 
 def _seams(data: Dataset) -> dict[str, Any] | None:
