@@ -23,7 +23,7 @@ class Filter(DataCommand):
     """Keep the episodes that meet a condition."""
 
     where: str
-    """Condition on an episode, such as 'return > 100 and jumps < 3'; the names are the columns of inspect."""
+    """Condition on an episode, such as 'return > 100 and idle < 0.5'; the names are the columns of inspect."""
     out: str
     """Output; its ending or prefix chooses the format."""
     record: MaybeStr = None

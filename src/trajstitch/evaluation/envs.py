@@ -73,6 +73,11 @@ def make_one(env_id: str, physics: str, horizon: int | None, kwargs: dict[str, A
     try:
         with quiet:
             env = gymnasium.make(spec, max_episode_steps=horizon, disable_env_checker=True, **kwargs)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{env_id}: there is no module {error.name!r}; install it, or call `python -m trajstitch`, which looks "
+            "for modules in the current folder too"
+        ) from error
     except Exception as error:  # an environment can be anyone's code and raise anything
         why = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"{env_id}: Gymnasium cannot make it ({why}); check the id, such as Hopper-v5") from error
