@@ -29,7 +29,7 @@ from trajstitch.report.plots import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LOWER = "It is lower, and yet worth more: what the state is still worth in which a trajectory was cut counts too. "
+_LOWER = "It is lower, and yet worth more: the state in which a trajectory was cut has a worth of its own. "
 _CLOUD = 200_000  # states from which a density is drawn
 
 
