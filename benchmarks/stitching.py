@@ -129,7 +129,7 @@ def table_row(report: dict[str, Any]) -> str:
             np.concatenate([np.array(s[which]["normalised"]["per_seed"]) for s in summaries])
             for which in ("last", "best")
         ]
-        return f"{values[0].mean():.1f} ± {values[0].std():.1f} / {values[1].mean():.1f}"
+        return f"{values[0].mean():.1f} ± {values[0].std(ddof=1):.1f} / {values[1].mean():.1f}"
 
     stitched = report["stitched"]
     after = np.mean([s["data"]["return_mean"] for s in stitched]) if stitched else float("nan")

@@ -94,7 +94,7 @@ def main() -> None:
         found["clones"][name] = entry
         score = np.array(entry["per_seed"])
         numbers = f"{entry['steps']:9,} steps {entry['distinct_states']:9,} distinct"
-        print(f"{name:28}{numbers} {score.mean():7.1f} ± {score.std():.1f}", flush=True)
+        print(f"{name:28}{numbers} {score.mean():7.1f} ± {score.std(ddof=1):.1f}", flush=True)
         if args.out:
             write_json(args.out, found)
 

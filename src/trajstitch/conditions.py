@@ -1,4 +1,4 @@
-"""Conditions: which episodes meet one, such as `return > 100 and jumps < 3`; never run as Python."""
+"""Conditions: which episodes meet one, such as `return > 100 and idle < 0.5`; never run as Python."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def where(episodes: Episodes, condition: str) -> Bool:
     """Return which episodes meet a condition, [M].
 
     A condition has the names of columns and `outlier`, numbers, true, false, + - * /, comparisons, and, or, not
-    and brackets, such as `return > 100 and jumps < 3 or not outlier`. A comparison with a number that is not known
-    is false.
+    and brackets, such as `return > 100 and idle < 0.5 or not outlier`. A comparison with a number that is not
+    known is false.
     """
     if len(condition) > _LONGEST:
         raise InputError(f"--where has {len(condition)} letters; {_LONGEST} are enough")

@@ -271,7 +271,7 @@ def test_new_rules_in_gymnasium_are_noticed(change: str, monkeypatch: pytest.Mon
     [
         ("Hoper-v5", {}, r"Hoper-v5: Gymnasium cannot make it \(.*Did you mean: `Hopper`.*; check the id"),
         ("Hopper-v99", {}, "Hopper-v99: Gymnasium cannot make it"),
-        ("no_such_module:Mine-v0", {}, "no_such_module"),
+        ("no_such_module:Mine-v0", {}, r"No module named 'no_such_module'.*\); .*python -m trajstitch"),
         ("Hopper-v5", {"no_such_setting": 1}, "Hopper-v5: .*no_such_setting"),
         ("Hopper-v5", {"xml_file": "./no_such_file.xml"}, "no_such_file.xml"),
         ("CartPole-v1", {}, "CartPole-v1: its action space is Discrete"),

@@ -24,7 +24,7 @@ class Filter(DataCommand):
     """Keep the episodes that meet a condition."""
 
     where: str
-    """Condition on an episode, such as 'return > 100 and jumps < 3'; the names are the columns of inspect."""
+    """Condition on an episode, such as 'return > 100 and idle < 0.5'; the names are the columns of inspect."""
     out: Annotated[str, tyro.conf.arg(help=f"Output, whose name chooses the format: {TARGETS}.")]
     record: MaybeStr = None
     """Record of what was left out (.json); unless given, OUT.left-out.json."""

@@ -75,7 +75,10 @@ def make_one(env_id: str, physics: str, horizon: int | None, kwargs: dict[str, A
             env = gymnasium.make(spec, max_episode_steps=horizon, disable_env_checker=True, **kwargs)
     except Exception as error:  # an environment can be anyone's code and raise anything
         why = " ".join(str(error).split()).rstrip(".")
-        raise InputError(f"{env_id}: Gymnasium cannot make it ({why}); check the id, such as Hopper-v5") from error
+        remedy = "check the id, such as Hopper-v5"
+        if isinstance(error, ModuleNotFoundError):
+            remedy = "install it, or call `python -m trajstitch`, which finds modules in the current folder too"
+        raise InputError(f"{env_id}: Gymnasium cannot make it ({why}); {remedy}") from error
     _check_box(env_id, "observation", env.observation_space)
     _check_box(env_id, "action", env.action_space)
     if env.spec is None or env.spec.max_episode_steps is None:

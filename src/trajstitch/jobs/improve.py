@@ -3,7 +3,7 @@
 config.json            the settings, the data's fingerprint, versions
 stages/NAME.npz        the result of each stage; made again only when something it depends on has changed
 metrics.jsonl          losses of every model at every check
-improved.*             the improved data, in the format of the input, with their seams
+improved.*             the improved data with their seams, as .hdf5, .npz or .traj
 plan.*                 of the planners optimal and policy: the best step from every state, to be cloned
 seams.npz              the seams table alone
 weigh/                 the critics that weighed the improved data, if asked for (see jobs/weigh.py)

@@ -81,7 +81,8 @@ def _single(policy: Policy | ActionPlanner, member: int | None) -> Policy:
     if member is None or not 0 <= member < policy.count:
         what = "which is not given" if member is None else f"not {member}"
         raise InputError(
-            f"there are {policy.count} policies; choose one by --member 0 to {policy.count - 1}, {what}"
+            f"there are {policy.count} policies; choose one by --member 0 to {policy.count - 1} (member= in "
+            f"Python), {what}"
         )
     return jax.tree.map(lambda leaf: leaf[member], policy)
 

@@ -76,7 +76,7 @@ _COLOURS = {"original": OLD, "improved": NEW}
 
 def show_models(result: Result) -> str:
     """Return the section on models: errors, sizes of the graph, and training curves."""
-    intro = "Measured on trajectories the models were not trained on."
+    intro = "Errors are of trajectories the models were not trained on, unless it says otherwise."
     tables = []
     sizes = _SIZES_OF_REACH if "usual_landing_error" in result.errors else _SIZES
     for title, words, values in (("Errors", _ERRORS, result.errors), ("Graph", sizes, result.graph)):

@@ -29,6 +29,7 @@ from trajstitch.report.plots import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_LOWER = "It is lower, and yet worth more: the state in which a trajectory was cut has a worth of its own. "
 _CLOUD = 200_000  # states from which a density is drawn
 
 
@@ -182,8 +183,8 @@ def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
         "should lie where data are dense; in sparse regions the models are unreliable.",
     )
     chosen = _examples(facts)
-    names = {1: ["The gain"], 2: ["Largest gain", "Smallest gain"]}.get(
-        len(chosen), ["Largest gain", "Median gain", "Smallest gain"]
+    names = {1: ["The change"], 2: ["Highest change of return", "Lowest change"]}.get(
+        len(chosen), ["Highest change of return", "Median change", "Lowest change"]
     )
     small = partial(plot, width=330, height=230)
     figures = [
@@ -191,7 +192,7 @@ def show_places(original: Dataset, improved: Dataset, facts: Facts) -> str:
             f"{name}: trajectory {m:,}",
             small(partial(_draw_reward, original, improved, facts, m), "sum of rewards", "step"),
             f"Return {number(float(facts.before[m]))} → <b class=new>{number(float(facts.after[m]))}</b>. "
-            "Dots are seams.",
+            f"{_LOWER if facts.after[m] < facts.before[m] else ''}Dots are seams.",
         )
         for name, m in zip(names, chosen, strict=True)
     ]
@@ -251,7 +252,7 @@ def _draw_overview(flat: Real, facts: Facts, ax: Axes) -> None:
 
 
 def _examples(facts: Facts) -> list[int]:
-    """Return the replaced trajectories of largest, median and smallest gain."""
+    """Return the replaced trajectories whose return rose most, by the median, and least or fell most."""
     which = np.flatnonzero(facts.replaced)
     order = which[np.argsort(-(facts.after - facts.before)[which], kind="stable")]
     return [int(order[k]) for k in sorted({0, len(order) // 2, len(order) - 1})]
