@@ -112,7 +112,9 @@ def write(out, cell, score, kl):
 
 def test_curves_by_the_share_of_experts_beside_what_is_missing(tmp_path):
     out, names = tmp_path / "out", ("hopper-fraction-0", "hopper-fraction-2.5", "hopper-fraction-40")
-    grid = make_grid("expert-fraction", data=names, stitch_seeds=1, seeds=2)
+    grid = make_grid(
+        "expert-fraction", data=names, methods=("gaussian-bc", "ts-gaussian-bc"), stitch_seeds=1, seeds=2
+    )
     open_folder(out, grid)
     scores = {"gaussian-bc": (10, 20, 30), "ts-gaussian-bc": (12, 25, None)}
     kl = {"gaussian-bc": (8, 6, 4), "ts-gaussian-bc": (9, 4, None)}

@@ -267,7 +267,7 @@ SUITES: dict[str, Suite] = {
     "expert-fraction": Suite(
         "Noisy expert data with a share of expert episodes: returns, and the distance of clones from the expert.",
         FRACTIONS,
-        ("gaussian-bc", "ts-gaussian-bc"),
+        ("gaussian-bc", "ts-gaussian-bc", "bc", "percent-bc"),
         transitions=300_000,  # of the episodes with noise
     ),
     "reward-models": Suite(
