@@ -42,7 +42,7 @@ def test_rows_are_trajectories(tmp_path):
 
 
 def test_what_is_not_used_is_not_read(tmp_path):
-    file = parquet(tmp_path / "x.parquet", infos=[["x" * (1 << 18)] * 4096, ["{}"]])  # 1 GB
+    file = parquet(tmp_path / "x.parquet", infos=[["x" * (1 << 15)] * 4096, ["{}"]])  # 134 MB
     assert load(f"imitation:{file}").reward.tolist() == [1, 2, 3]
 
 
