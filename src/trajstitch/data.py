@@ -368,8 +368,7 @@ def normalised_weight(weight: ArrayLike, name: str = "weight") -> Float:
     check_weight_values(name, given)
     if not given.any():
         raise InputError(f"{name} is 0 for all of these steps; choose others, or leave the weights out")
-    with np.errstate(over="ignore"):  # what is too large for float32 is scaled below
-        single = given.astype(np.float32, copy=False)
+    single = as_float32(given)  # what is too large for it is scaled below
     if abs(single.mean(dtype=np.float64) - 1) <= _MEAN_TOLERANCE:
         return single
     share = np.divide(given, given.max(), dtype=np.float64)  # of the largest, so that no sum overflows
