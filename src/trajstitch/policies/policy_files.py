@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Info, check_finite
+from trajstitch.data import Info, as_float32, check_finite
 from trajstitch.errors import InputError
 from trajstitch.policies.planner import ActionPlanner, plan_all
 from trajstitch.policies.policy import HEADS, Policy, stacked
@@ -73,8 +73,7 @@ def _checked(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     checked = {}
     for name, array in arrays.items():
         if array.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                array = array.astype(np.float32)
+            array = as_float32(array)
             check_finite(name, array.reshape(len(array), -1) if array.ndim else array.reshape(1))
         checked[name] = array
     return checked
