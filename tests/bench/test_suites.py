@@ -19,6 +19,7 @@ from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, TABLE1
 from trajstitch.cli import main
 from trajstitch.errors import InputError
 from trajstitch.formats import load
+from trajstitch.jobs import weigh as weighing
 from trajstitch.methods import METHODS, configure
 from trajstitch.policies.policy import acting
 
@@ -423,6 +424,7 @@ def test_data_sets_of_a_method_share_a_program(tmp_path, monkeypatch):
     assert [(job.part, *[cell.name for cell in job.cells]) for job in done] == [
         ("record", "demo/bc", "demo/weighted"),
         ("record", "demo-random/bc", "demo-random/weighted"),
+        ("weigh", "demo/weighted", "demo-random/weighted"),
         ("make", "demo/weighted"),
         ("make", "demo-random/weighted"),
         ("train", "demo/bc", "demo-random/bc"),
@@ -443,6 +445,32 @@ def test_data_sets_of_a_method_share_a_program(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "train_together", lambda *words, **_: trained.append(words))
     cells.train_cells(tmp_path / "together", Path("shared"), grid, grid.cells)
     assert trained == []  # all are finished
+
+
+def test_critics_of_data_sets_share_a_program(tmp_path, monkeypatch, caplog):
+    """Rows that weigh the same data share critics; those of stitched data are made with the data."""
+    methods = ("weighted", "guided-weighted", "ts-weighted", "bc")
+    grid = make_grid("smoke", methods=methods, data=("demo", "demo-random"), seeds=1, steps=4)
+    ((_, group),) = [job for job in engine.plan_jobs(grid, grid.cells, together=True) if job.part == "weigh"]
+    assert {(cell.data, cell.method) for cell in group} == {
+        (data, method) for data in grid.data for method in methods[:2]
+    }
+    open_folder(tmp_path, grid)
+    cells.make_critics(tmp_path, Path("shared"), grid, group)
+    monkeypatch.setattr(weighing, "_train_and_appraise", lambda *_: pytest.fail("trained again"))
+    for name in grid.data:
+        weight = cells.make_sources(tmp_path, Path("shared"), grid, Cell(name, "weighted")).cloned.weight
+        assert weight is not None
+
+    def fails(*_, **__):
+        raise InputError("no room")
+
+    monkeypatch.setattr(cells, "weigh_together", fails)
+    engine._attempt(tmp_path, Path("shared"), grid, engine.Job("weigh", group[:2]))
+    (said,) = caplog.messages
+    assert said.startswith(
+        "the critics of demo/weighted and demo-random/weighted cannot be trained in one program"
+    )
 
 
 def test_a_program_that_was_stopped_is_resumed(tmp_path, monkeypatch):
@@ -576,6 +604,10 @@ def test_what_can_share_a_program():
     ]
     alone = engine.plan_jobs(grid, grid.cells, together=False)
     assert alone == [engine.Job("run", (cell,)) for cell in grid.cells]
+    ((_, weighed),) = [job for job in jobs if job.part == "weigh"]
+    assert [cell.name for cell in weighed] == [
+        f"{data}/{method}" for method in ("weighted", "guided-weighted") for data in grid.data[1:]
+    ]
     (weigh,) = (job for job in jobs if job.part == "make" and job.cells[0].name == "walker2d-medium/weighted")
     assert engine._is_ready(weigh, alone)  # what is made for both needs no teacher
     alike = make_grid("table1", data=("hopper-replay", "hopper-medium-replay"), methods=("mbop",))

@@ -10,11 +10,15 @@ import pytest
 from trajstitch.data import normalised_weight
 from trajstitch.errors import InputError
 from trajstitch.jobs import train as training
+from trajstitch.jobs import weigh as weighing
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.train import train_run, train_together
+from trajstitch.jobs.weigh import weigh_run, weigh_together
 from trajstitch.methods import METHODS, defaults
 from trajstitch.methods.bc import BC
+from trajstitch.methods.weigh import Weigh
 from trajstitch.policies.policy_files import load_policy
+from trajstitch.training.loop import Fit
 from worlds import random_dataset
 
 SMALL = {"steps": 12, "batch": 8, "width": 8}
@@ -68,19 +72,12 @@ def test_data_without_weights_are_trained_as_alone_beside_data_with_weights(tmp_
 
 def test_what_was_killed_goes_on_where_each_run_was(tmp_path, monkeypatch):
     whole = together(tmp_path / "whole", "bc", [SMALL, SMALL])
-    written, write = [], training._checkpoint
-
-    def killed_between_two_runs(run, *arguments):
-        if len(written) == 3:
-            raise KeyboardInterrupt
-        written.append(run.path.name)
-        write(run, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_checkpoint", killed_between_two_runs)
+        patch.setattr(training, "_checkpoint", _stopped_after(training._checkpoint, 3))
         with pytest.raises(KeyboardInterrupt):
             together(tmp_path / "killed", "bc", [SMALL, SMALL])
-    assert written == ["0", "1", "0"]  # the first is one checkpoint ahead
+    reached = [Run.existing(tmp_path / "killed" / name).steps() for name in "01"]
+    assert reached == [[4, 8], [4]]  # the first is one checkpoint ahead
     told = []
     killed = together(tmp_path / "killed", "bc", [SMALL, SMALL], tell=lambda *words: told.append(words[:2]))
     assert told == [(8, 12), (12, 12), (12, 12)]
@@ -110,6 +107,45 @@ def test_what_cannot_be_trained_in_one_program_is_refused(tmp_path):
     with pytest.raises(InputError, match="a checkpoint every 0 steps is not possible"):
         train_together("bc", SETS, [tmp_path / "0", tmp_path / "1"], [SMALL, SMALL], every=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_critics_are_those_of_weighing_alone(tmp_path, monkeypatch):
+    config = Weigh(members=2, width=8, fit=Fit(steps=41, batch=8))
+    outs = [tmp_path / "together" / f"{i}" for i in range(2)]
+    alone = [weigh_run(data, config, tmp_path / f"alone{i}", seed=3) for i, data in enumerate(SETS)]
+    with monkeypatch.context() as patch:
+        patch.setattr(weighing, "_keep", _stopped_after(weighing._keep, 3))
+        with pytest.raises(KeyboardInterrupt):
+            weigh_together(SETS, config, outs, seed=3)
+    assert [len(Run.existing(out).metrics()) for out in outs] == [2, 1]  # the first is one check ahead
+    told = []
+    weigh_together(SETS, config, outs, seed=3, tell=lambda *words: told.append(words[:2]))
+    assert told[0] == (6, 41)
+    assert told[-1] == (41, 41)
+    monkeypatch.setattr(weighing, "_train_and_appraise", lambda *_: pytest.fail("trained again"))
+    weigh_together(SETS, config, outs, seed=3, tell=lambda *_: pytest.fail("trained again"))
+    for data, out, (run, weighed, appraisal) in zip(SETS, outs, alone, strict=True):
+        ours, again, theirs = weigh_run(data, config, out, seed=3)
+        assert ours.settings() == run.settings()
+        assert not (out / "state.npz").exists()
+        np.testing.assert_allclose(theirs.advantage, appraisal.advantage, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(again.weight, weighed.weight, rtol=1e-2)
+    nothing = dataclasses.replace(SETS[1], reward=np.zeros_like(SETS[1].reward))
+    with pytest.raises(InputError, match="all rewards are 0"):
+        weigh_together([SETS[0], nothing], config, [tmp_path / "a", tmp_path / "b"])
+    assert not (tmp_path / "a").exists()
+
+
+def _stopped_after(write, count):
+    written = []
+
+    def wrapped(*arguments):
+        if len(written) == count:
+            raise KeyboardInterrupt
+        written.append(arguments)
+        write(*arguments)
+
+    return wrapped
 
 
 def test_a_method_that_makes_rows_of_its_own_does_not_join():

@@ -36,7 +36,7 @@ from trajstitch.jobs.improve import Stages, improve_run
 from trajstitch.jobs.run_dir import Run
 from trajstitch.jobs.score import RunScores
 from trajstitch.jobs.train import train_run, train_together
-from trajstitch.jobs.weigh import weigh_run
+from trajstitch.jobs.weigh import weigh_run, weigh_together
 from trajstitch.methods import METHODS, configure
 from trajstitch.methods.weigh import Appraisal, Weigh, weigh_towards
 from trajstitch.policies.policy import Policy, acting
@@ -217,6 +217,16 @@ def _after(data: Dataset, config: Improve, iterations: int, folder: Path, seed: 
         return stages(name, whole, make)
 
     return stitch(data, dataclasses.replace(config, iterations=iterations), seed=seed, stage=stage).dataset
+
+
+def make_critics(out: Path, shared: Path, grid: Grid, cells: Sequence[Cell]) -> None:
+    """Train the critics that weigh the recorded data of cells in one program; `make_sources` then finds them."""
+    places = {place: cell.data for cell in cells if (place := critics_folder(cell)) is not None}
+    with ExitStack() as stack:
+        for place in sorted(places):  # so that no two calls wait for each other
+            stack.enter_context(waiting_for(out / place))
+        sets = [load_or_make(out, shared, grid, name) for name in places.values()]
+        weigh_together(sets, PRESET[grid.preset].weigh, [out / place for place in places], seed=grid.seed)
 
 
 # -- policies ----------------------------------------------------------------------------------------------------

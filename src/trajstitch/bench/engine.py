@@ -28,6 +28,7 @@ from trajstitch.bench.grid import (
     open_folder,
     read_failure,
     record_path,
+    stitched_folder,
 )
 from trajstitch.bench.suites import train_settings
 from trajstitch.errors import InputError
@@ -126,27 +127,43 @@ def _cores() -> int:
 class Job(NamedTuple):
     """What one process does: run a cell, or something before that from which several cells profit."""
 
-    part: Literal["record", "make", "train", "run"]
+    part: Literal["record", "weigh", "make", "train", "run"]
     cells: tuple[Cell, ...]
 
 
-_PARTS = ("record", "make", "train", "run")
+_PARTS = ("record", "weigh", "make", "train", "run")
+_JOINED = {"weigh": "the critics of", "train": ""}  # parts of several cells, and what of these they train
 _ALIKE = {"halfcheetah": "walker2d"}  # states and actions have as many dimensions
 
 
 def plan_jobs(grid: Grid, cells: Sequence[Cell], together: bool) -> list[Job]:
-    """Return the jobs of cells: only to run each, or to train those of a method in one program before that."""
+    """Return the jobs of cells: only to run each, or to train critics and methods in one program before that."""
     runs = [Job("run", (cell,)) for cell in cells]
     if not together:
         return runs
-    groups = [group for group in _grouped(cells, partial(_program, grid)) if len(group) > 1]
-    joined = [cell for group in groups for cell in group]
+    critics, programs = (
+        [group for group in _grouped(cells, key) if len({cell.data for cell in group}) > 1]
+        for key in (_critics, partial(_program, grid))
+    )
+    joined = [cell for cell in cells if any(cell in group for group in (*critics, *programs))]
     return [
         *(Job("record", group) for group in _grouped(joined, lambda cell: cell.data)),
+        *(Job("weigh", group) for group in critics),
         *(Job("make", group) for group in _grouped(joined, made_for)),
-        *(Job("train", group) for group in groups),
+        *(Job("train", group) for group in programs),
         *runs,
     ]
+
+
+def _critics(cell: Cell) -> Hashable:
+    """Return what cells have in common whose critics can be trained in one program; None if there are none."""
+    return _family(cell) if cell.recipe.weigh and stitched_folder(cell) is None else None
+
+
+def _family(cell: Cell) -> str:
+    """Return what data have in common whose states and actions have as many dimensions."""
+    env = cell.data.partition("-")[0]
+    return _ALIKE.get(env, env)
 
 
 def _program(grid: Grid, cell: Cell) -> Hashable:
@@ -158,8 +175,7 @@ def _program(grid: Grid, cell: Cell) -> Hashable:
         config = configure(recipe.method, **train_settings(recipe, cell.data, grid.preset, grid.steps))
     except InputError:  # the cell says why when it is run, and no other fails with it
         return None
-    env = cell.data.partition("-")[0]
-    return (cell.method, cell.stitch_seed, _ALIKE.get(env, env), config.joint) if config.joins else None
+    return (cell.method, cell.stitch_seed, _family(cell), config.joint) if config.joins else None
 
 
 def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tuple[Cell, ...]]:
@@ -173,7 +189,9 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tup
 
 def _is_ready(job: Job, unfinished: Sequence[Job]) -> bool:
     """Whether nothing is unfinished that a job's cells need: earlier parts, and the policies they learn from."""
-    asked = {"record": 0, "make": 1}.get(job.part, len(job.cells))  # what cells share is made for the first
+    asked = {"record": 0, "weigh": 0, "make": 1}.get(
+        job.part, len(job.cells)
+    )  # what cells share is made for the first
     teachers = {cell.teacher for cell in job.cells[:asked]}
     return not any(
         (_PARTS.index(other.part) < _PARTS.index(job.part) and {*job.cells} & {*other.cells})
@@ -216,7 +234,7 @@ def _side_by_side(out: Path, shared: Path, grid: Grid, jobs: Sequence[Job], work
                 process.join()
                 if job.part == "run":
                     yield job.cells[0], _outcome(out, job.cells[0], process.exitcode)
-                elif job.part == "train" and process.exitcode:
+                elif job.part in _JOINED and process.exitcode:
                     _warn(job, f"the process ended with code {process.exitcode}")
     finally:
         for process, _ in running.values():
@@ -251,24 +269,26 @@ def _outcome(out: Path, cell: Cell, code: int | None) -> str | None:
 
 def _attempt(out: Path, shared: Path, grid: Grid, job: Job) -> str | None:
     """Do a job and return None, or a sentence that says why it failed; cells are run on their own too."""
-    from trajstitch.bench.cells import load_or_make, make_sources, run_cell, train_cells
+    from trajstitch.bench.cells import load_or_make, make_critics, make_sources, run_cell, train_cells
 
     first = job.cells[0]
     make: dict[str, Callable[[], Any]] = {
         "record": lambda: load_or_make(out, shared, grid, first.data),
+        "weigh": lambda: make_critics(out, shared, grid, job.cells),
         "make": lambda: make_sources(out, shared, grid, first),
         "train": lambda: train_cells(out, shared, grid, job.cells),
         "run": lambda: run_cell(out, shared, grid, first),
     }
     why = explained(make[job.part])
-    if why is not None and job.part == "train":
+    if why is not None and job.part in _JOINED:
         _warn(job, why)
     return why
 
 
 def _warn(job: Job, why: str) -> None:
     names = " and ".join(cell.name for cell in job.cells)
-    LOG.warning("%s cannot be trained in one program (%s); each is trained on its own", names, why)
+    what = f"{_JOINED[job.part]} {names}".strip()
+    LOG.warning("%s cannot be trained in one program (%s); each is trained on its own", what, why)
 
 
 def explained(make: Callable[[], Any]) -> str | None:

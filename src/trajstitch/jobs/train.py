@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from trajstitch.checks import check_same_sizes
 from trajstitch.data import Dataset
 from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run, numbers
 from trajstitch.jobs.score import RunScores, ScoreConfig, score_run
+from trajstitch.jobs.together import Part, check_same_dimensions, train_parts
 from trajstitch.methods import configure, name_of
 from trajstitch.methods.method import Method
 from trajstitch.methods.train import check_given, check_seeds, chunk, train_steps
@@ -182,61 +178,22 @@ def train_together(
     configs = [configure(method, **own) for own in settings]
     _check_alike(configs)
     every = _checked_every(configs[0], seeds, every)
-    size = sets[0].obs_dim, sets[0].action_dim
+    check_same_dimensions(sets)
     for config, data in zip(configs, sets, strict=True):
-        here = data.obs_dim, data.action_dim
-        check_same_sizes("a data set has", here, "the first has", size, "train on it by a call of its own")
         config.check(data)
     with ExitStack() as stack:
-        parts = []
+        parts, unfinished = [], []
         for config, data, out in zip(configs, sets, outs, strict=True):
             run = stack.enter_context(Run.working(out, _asked(method, config, data, seed, seeds, every)))
             if not _finished(run):
                 table = config.table(data)
                 state = run.load_state(loop.start(config, table, range(seed, seed + seeds)))
-                parts.append(_Part(run, config, data, table, state))
-        for step in sorted({int(part.state.step) for part in parts}):  # a kill may leave some ahead of others
-            _train_parts([part for part in parts if int(part.state.step) == step], seed, seeds, every, tell)
-        for part in parts:
-            _finish(part.run, part.config, part.data)
-            part.run.forget_state()
-
-
-class _Part(NamedTuple):
-    """One of the runs that are trained together."""
-
-    run: Run
-    config: Method
-    data: Dataset
-    table: loop.Table
-    state: loop.State
-
-
-def _train_parts(parts: Sequence[_Part], seed: int, seeds: int, every: int, tell: Tell) -> None:
-    """Train runs that are at the same step to their end; members draw from the rows of their own run's table."""
-    learner, states = parts[0].config, [part.state for part in parts]
-    model, opt_state = (
-        jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *stacks)
-        for stacks in zip(*[(state.model, state.opt_state) for state in states], strict=True)
-    )
-    begun = loop.State(model, opt_state, states[0].step)
-    table = _joined([part.table for part in parts])
-    ends = np.cumsum([0, *(len(part.table["obs"]) for part in parts)])
-    rows = [range(a, b) for a, b in itertools.pairwise(ends) for _ in range(seeds)]
-    members = [*range(seed, seed + seeds)] * len(parts)
-    for state, mean in loop.run(learner, begun, table, members, every, rows=rows):
-        for i, part in enumerate(parts):
-            own = slice(i * seeds, (i + 1) * seeds)
-            reached = loop.State(pick(state.model, own), pick(state.opt_state, own), state.step)
-            _checkpoint(part.run, part.config, part.data, reached, {name: one[own] for name, one in mean.items()})
-        tell(int(state.step), learner.fit.steps, f"loss {mean['loss'].mean():.4g}")
-
-
-def _joined(tables: Sequence[loop.Table]) -> loop.Table:
-    """Return one table with the rows of all; where some have weights, the rows of the others weigh alike."""
-    if any(loop.WEIGHT in table for table in tables):
-        tables = [{loop.WEIGHT: np.ones(len(table["obs"]), np.float32), **table} for table in tables]
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+                parts.append(Part(config, table, state, partial(_checkpoint, run, config, data)))
+                unfinished.append((run, config, data))
+        train_parts(parts, range(seed, seed + seeds), every, tell)
+        for run, config, data in unfinished:
+            _finish(run, config, data)
+            run.forget_state()
 
 
 def _check_alike(configs: Sequence[Method]) -> None:

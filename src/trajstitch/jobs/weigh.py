@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,21 @@ from trajstitch.checks import check_settings
 from trajstitch.data import Dataset, check_dataset, check_finite
 from trajstitch.errors import InputError
 from trajstitch.jobs.run_dir import Run, check_owner, numbers, read_stored
+from trajstitch.jobs.together import Part, check_same_dimensions, train_parts
 from trajstitch.methods.iql import scaled_steps
-from trajstitch.methods.weigh import Appraisal, Weigh, appraise, start_critics, train_critics, weigh_by
+from trajstitch.methods.weigh import (
+    Appraisal,
+    Weigh,
+    appraise,
+    member_seeds,
+    start_critics,
+    train_critics,
+    weigh_by,
+)
 from trajstitch.progress import Tell, silent
 from trajstitch.storage.archive import INFO, read_arrays, write_arrays
 from trajstitch.tracking import Log, by_seed, log_nothing
+from trajstitch.training.loop import State
 
 _APPRAISAL = "appraisal.npz"
 _CHECKS = 20  # times that progress is recorded
@@ -98,6 +109,38 @@ def weigh_run(
     return run, weigh_by(data, appraisal, config), appraisal
 
 
+def weigh_together(
+    sets: Sequence[Dataset], config: Weigh, outs: Sequence[str | Path], *, seed: int = 0, tell: Tell = silent
+) -> None:
+    """Train the critics of several data sets in one program, each into a run directory of its own.
+
+    `weigh_run`, called with the same settings, then finds what they said. After a kill the same call continues.
+
+    Arguments:
+        sets: the data sets, with rewards, states of one size and actions of one size.
+        config: the settings.
+        outs: the run directory of each.
+        seed: the random seed.
+        tell: a callback for progress.
+    """
+    check_same_dimensions(sets)
+    for data in sets:
+        config.check(data)
+    with ExitStack() as stack:
+        parts, unfinished = [], []
+        for data, out in zip(sets, outs, strict=True):
+            run = stack.enter_context(Run.working(out, run_settings(data, config, seed)))
+            if stored_appraisal(run, data, config) is None:
+                table = scaled_steps(data)
+                state = run.load_state(start_critics(table, config, seed))
+                parts.append(Part(config, table, state, partial(_keep, run)))
+                unfinished.append((run, data, state))
+        train_parts(parts, member_seeds(config, seed), _every(config), tell)
+        for run, data, like in unfinished:
+            store_appraisal(run, appraise(run.load_state(like).model, data))
+            run.forget_state()
+
+
 def run_settings(data: Dataset, config: Weigh, seed: int) -> dict[str, Any]:
     """Return what a run directory belongs to: all that its critics depend on."""
     trained = {k: v for k, v in dataclasses.asdict(config).items() if k not in _AFTER_TRAINING}
@@ -122,10 +165,15 @@ def _train_and_appraise(run: Run, data: Dataset, config: Weigh, seed: int, tell:
     for reached, mean in train_critics(table, config, state, seed, _every(config)):
         state = reached
         tell(int(state.step), config.fit.steps, f"loss {mean['loss'].mean():.4g}")
-        run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
         log(int(state.step), by_seed(mean, range(config.members)))
-        run.save_state(state)  # last, so that everything up to its step is on disk
+        _keep(run, state, mean)
     return appraise(state.model, data)
+
+
+def _keep(run: Run, state: State, mean: Mapping[str, Any]) -> None:
+    """Write the metrics and the state of a check."""
+    run.record(int(state.step), **{name: numbers(value) for name, value in mean.items()})
+    run.save_state(state)  # last, so that everything up to its step is on disk
 
 
 def _read_appraisal(identity: str, data: Dataset, config: Weigh, file: Path) -> Appraisal | None:

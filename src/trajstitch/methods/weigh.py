@@ -141,17 +141,18 @@ class Appraisal:
 
 def start_critics(table: Table, config: Weigh, seed: int) -> loop.State:
     """Initialise the members for the steps of a data set (`scaled_steps`)."""
-    return loop.start(config, table, _seeds(config, seed))
+    return loop.start(config, table, member_seeds(config, seed))
 
 
 def train_critics(
     table: Table, config: Weigh, state: loop.State, seed: int, every: int
 ) -> Iterator[tuple[loop.State, dict[str, NDArray[Any]]]]:
     """Train the members from this state on, and yield the state and the mean metrics every `every` steps."""
-    yield from loop.run(config, state, table, _seeds(config, seed), every)
+    yield from loop.run(config, state, table, member_seeds(config, seed), every)
 
 
-def _seeds(config: Weigh, seed: int) -> range:
+def member_seeds(config: Weigh, seed: int) -> range:
+    """Return the seeds of the members."""
     return range(1000 * seed, 1000 * seed + config.members)
 
 
