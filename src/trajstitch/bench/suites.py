@@ -209,7 +209,7 @@ PRESET: dict[str, Preset] = {
             "iql": {"steps": 250_000},
             "td3bc": {"steps": 250_000},
             "td3tsbc": {"steps": 250_000},
-            "rebrac": {"steps": 360_000, "batch": 256, "schedule": "cosine"},
+            "rebrac": {"steps": 360_000, "batch": 256, "rate": 5e-4, "schedule": "late"},
             "cql": {"steps": 150_000},
             "mopo": {"steps": 200_000, "world_steps": 50_000},
             "morel": {"steps": 200_000, "world_steps": 50_000},

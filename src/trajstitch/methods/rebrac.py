@@ -19,6 +19,8 @@ from trajstitch.methods.td3 import TD3, ActorCritic, Batch
 from trajstitch.policies.policy import Policy
 from trajstitch.training.loop import Fit, Metrics, Table
 
+_FALLING = 0.3  # share of the steps in which rates fall to 0, if they do
+
 
 class PenalisedActorCritic(ActorCritic):
     """The networks, and how much leaving the data costs; so the members of one training run may differ in it."""
@@ -34,13 +36,13 @@ class ReBRAC(TD3):
     actor_penalty: float = 0.01  # Weight of cloning in the actor's loss, where Q is divided by its mean size.
     critic_penalty: float = 0.01  # Weight of cloning in the critic's targets, in units of the rewards.
     depth: int = 3  # Hidden layers.
-    # cosine: the learning rates of actor and critic fall to 0; constant: as published.
-    schedule: Literal["constant", "cosine"] = "constant"
+    # late: the learning rates of actor and critic fall to 0 in the last 30% of their steps; constant: as published.
+    schedule: Literal["constant", "late"] = "constant"
     fit: Fit = Fit(steps=1_000_000, batch=1024, rate=1e-3)  # Training schedule.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, "schedule", "constant", "cosine")
+        check_choice(self, "schedule", "constant", "late")
         if self.actor_penalty < 0 or self.critic_penalty < 0:
             raise InputError("actor_penalty and critic_penalty must not be below 0")
 
@@ -60,7 +62,9 @@ class ReBRAC(TD3):
     def _adam(self, steps: int) -> optax.GradientTransformation:
         if self.schedule == "constant":
             return optax.adam(self.fit.rate)
-        return optax.adam(optax.cosine_decay_schedule(self.fit.rate, max(1, steps)))
+        fall = max(1, round(_FALLING * steps))
+        parts = [optax.constant_schedule(self.fit.rate), optax.cosine_decay_schedule(self.fit.rate, fall)]
+        return optax.adam(optax.join_schedules(parts, [max(1, steps) - fall]))
 
     def check(self, data: Dataset, improved: Dataset | None = None) -> None:
         """Raise InputError also where no step is followed by another."""
