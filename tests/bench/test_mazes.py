@@ -88,7 +88,7 @@ def test_success_over_tasks_with_what_is_missing(tmp_path):
     assert row["maze"] == "giant, 500 walks"
     assert row["BC"].startswith("3.3 [")
     assert row["BC"].endswith("]: 0 / 10 / 0")
-    assert row["Optimal+BC"].endswith("]: 95 / – / –")
+    assert row["Plan+BC"].endswith("]: 95 / – / –")
     assert row["IQL"] == "missing"
     assert maze_estimate(results, "optimal", names).value == 95
     assert [row[0] for row in score_table(results, "last").rows] == [*names, "mean"]

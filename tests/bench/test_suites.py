@@ -590,15 +590,15 @@ def test_what_can_share_a_program():
             "rebrac",
             "cql",
         ),  # mbop plans by a rule of each data set
-        *("ts-bc", "optimal", "distilled", "guided", "guided-weighted"),
+        *("ts-bc", "composed", "distilled", "guided", "guided-weighted"),
     }
     for group in shared:  # walker2d and halfcheetah are of one size; members of a program have one first seed
         assert [cell.data for cell in group] == ["walker2d-medium", "halfcheetah-expert"]
         assert len({cell.stitch_seed for cell in group}) == 1
     made = [job.cells for job in jobs if job.part == "make"]
     assert sorted(tuple(c.method for c in group) for group in made if group[0].data == "walker2d-medium") == [
+        *[("composed",)] * 3,
         ("distilled",),
-        *[("optimal",)] * 3,
         *[("ts-bc",)] * 3,
         ("weighted", "guided-weighted"),
     ]
