@@ -63,8 +63,8 @@ class Results:
 
     @property
     def asked(self) -> list[str]:
-        """The methods that train policies, finished or not."""
-        return [method for method in self.grid.methods if RECIPES[method].method is not None]
+        """The methods that train policies, finished or not, in one order whichever call asked for them first."""
+        return [method for method in RECIPES if method in self.grid.methods and RECIPES[method].method is not None]
 
     @property
     def methods(self) -> list[str]:
