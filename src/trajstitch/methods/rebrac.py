@@ -36,7 +36,7 @@ class ReBRAC(TD3):
     actor_penalty: float = 0.01  # Weight of cloning in the actor's loss, where Q is divided by its mean size.
     critic_penalty: float = 0.01  # Weight of cloning in the critic's targets, in units of the rewards.
     depth: int = 3  # Hidden layers.
-    # late: the learning rates of actor and critic fall to 0 in the last 30% of their steps; constant: as published.
+    # late: the rates of actor and critic fall to 0 in the last 30% of their steps; constant: as published.
     schedule: Literal["constant", "late"] = "constant"
     fit: Fit = Fit(steps=1_000_000, batch=1024, rate=1e-3)  # Training schedule.
 
