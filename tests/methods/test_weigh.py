@@ -6,6 +6,7 @@ import sys
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
@@ -31,8 +32,10 @@ from trajstitch.methods.weigh import (
     worths,
 )
 from trajstitch.models.world_model import split_steps
+from trajstitch.policies.policy import Policy, acting, stack
+from trajstitch.policies.policy_files import save_policy
 from trajstitch.training.loop import Fit
-from trajstitch.training.networks import pick
+from trajstitch.training.networks import Range, Scale, pick
 
 SMALL = Weigh(members=3, width=32, depth=1, discount=0.9, effective_share=0.3, fit=Fit(1500, 64, 3e-3))
 TINY = Weigh(members=2, width=4, depth=1, fit=Fit(8, 4, 1e-3))
@@ -322,6 +325,34 @@ def test_the_command(tmp_path, capsys):
     assert main([*words, "--overwrite", "--effective-share", "0.5"]) == 0
     assert "do not trust" in capsys.readouterr().out or result["agreement"] >= 0.3
     assert effective_steps(ts.load(tmp_path / "better.npz").weight) == pytest.approx(15, abs=0.5)
+
+
+def test_the_command_weighs_towards_a_policy(tmp_path, capsys, monkeypatch):
+    """With the critics that another call has trained; the policies of a file count by their median."""
+    ts.save(drift(6, 5), tmp_path / "data.npz")
+    data, file = ts.load(tmp_path / "data.npz"), str(tmp_path / "policy.npz")
+    words = ["weigh", str(tmp_path / "data.npz"), "--out", str(tmp_path / "better.npz"), "--preset", "quick"]
+    words += ["--fit.steps", "4", "--fit.batch", "4", "--width", "4", "--members", "2"]
+    assert main([*words, "--towards", file]) == 2
+    assert "there is no such policy file" in capsys.readouterr().err
+    spans = [Range(jnp.full(1, low), jnp.full(1, low + 0.1)) for low in (-0.9, 0.5, 0.8)]  # where each one acts
+    policies = [Policy.init(Scale.unit(1), span, jax.random.key(0), width=4, depth=1) for span in spans]
+    save_policy(stack(policies), file)
+    assert main(words) == 0
+    plain = ts.load(tmp_path / "better.npz").weight
+    monkeypatch.setattr(weighing, "train_critics", lambda *_: pytest.fail("trained again"))
+    assert main([*words, "--towards", file, "--overwrite"]) == 0
+    guided = ts.load(tmp_path / "better.npz").weight
+    config = Weigh(members=2, width=4, fit=Fit(4, 4, 1e-3))
+    _, _, appraisal = weigh_run(data, config, tmp_path / "better.npz.weigh")
+    expected = weigh_towards(data, acting(policies[1]), config, appraisal).weight
+    np.testing.assert_allclose(guided, expected, rtol=1e-4)
+    away = np.abs(data.action[:, 0] - 0.55)
+    assert np.average(away, weights=guided) < np.average(away, weights=plain)
+    assert main([*words[:3], file, "--towards", file, "--overwrite"]) == 2
+    save_policy(Policy.init(Scale.unit(2), spans[0], jax.random.key(0), width=4, depth=1), file, overwrite=True)
+    assert main([*words, "--towards", file, "--overwrite"]) == 2
+    assert "takes 2 observations and 1 actions, but the data have 1 and 1" in capsys.readouterr().err
 
 
 def test_the_command_refuses_what_cannot_be_weighed(tmp_path, capsys):

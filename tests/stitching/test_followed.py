@@ -5,17 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajstitch.cli.improve import policies_of
 from trajstitch.data import Trajectory, from_trajectories
 from trajstitch.errors import InputError
 from trajstitch.formats import load
 from trajstitch.jobs.improve import improve_run
 from trajstitch.policies.policy import Policy, acting, stack
-from trajstitch.policies.policy_files import save_policy
+from trajstitch.policies.policy_files import policies_for, save_policy
 from trajstitch.stitching.followed import FollowConfig, follow_policy
 from trajstitch.stitching.improve import Improve, Models, improve
 from trajstitch.stitching.reach import ReachConfig, ReachFinder
 from trajstitch.training.networks import Range, Scale
+from worlds import random_dataset
 
 
 class Line:
@@ -140,11 +140,14 @@ def test_several_policies_act_as_their_median(walks, tmp_path):
     np.testing.assert_allclose(followed.action, middle, atol=1e-5)
 
 
-def test_one_policy_of_a_file(tmp_path):
+def test_one_policy_of_a_file(walks, tmp_path):
     one, two = tiny_policy(0), tiny_policy(1)
     save_policy(stack([one, two]), tmp_path / "two.npz", {})
-    found = policies_of(str(tmp_path / "two.npz"), 1)
+    found = policies_for(walks, tmp_path / "two.npz", 1)
     np.testing.assert_array_equal(found.net.layers[0].weight, two.net.layers[0].weight)
     with pytest.raises(InputError, match="holds 2 policies, so there is no number 2"):
-        policies_of(str(tmp_path / "two.npz"), 2)
-    assert policies_of(str(tmp_path / "two.npz"), None).count == 2
+        policies_for(walks, tmp_path / "two.npz", 2)
+    assert policies_for(walks, tmp_path / "two.npz").count == 2
+    other = random_dataset(seed=0, lengths=(3, 4), obs_dim=walks.obs_dim + 1, action_dim=walks.action_dim)
+    with pytest.raises(InputError, match=r"two\.npz takes .* but the data have .*; give a policy of the same env"):
+        policies_for(other, tmp_path / "two.npz")

@@ -15,19 +15,16 @@ from trajstitch.blocks import Mapper, RayMapper, in_process
 from trajstitch.cli.command import DataCommand, MaybeStr, MaybeTracker, parse_as, parse_preset
 from trajstitch.cluster import connected
 from trajstitch.data import Dataset
-from trajstitch.errors import InputError
 from trajstitch.formats import ENDINGS, place
 from trajstitch.jobs.improve import improve_run
 from trajstitch.methods.weigh import WEIGH_PRESETS
-from trajstitch.policies.policy import Policy, stacked
-from trajstitch.policies.policy_files import load_policy
+from trajstitch.policies.policy_files import policies_for
 from trajstitch.progress import bars
 from trajstitch.stitching.improve import Improve, Result
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import check_apart
 from trajstitch.storage.jax_cache import keep_compiled
 from trajstitch.tracking import tracking
-from trajstitch.training.networks import pick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +70,7 @@ class ImproveCommand(DataCommand):
                 weigh=WEIGH_PRESETS["quick" if self.preset == "quick" else "standard"] if self.weigh else None,
                 ending=ending if ending in ENDINGS else ".hdf5",
                 overwrite=self.overwrite,
-                policy=policies_of(self.policy, self.policy_seed) if self.policy else None,
+                policy=policies_for(data, self.policy, self.policy_seed) if self.policy else None,
                 inputs=inputs,
                 mapper=mapper,
                 tell=tell,
@@ -141,19 +138,6 @@ def blocks_on(address: str | None) -> Iterator[Mapper]:
         return
     with connected(address) as ray:
         yield RayMapper(ray)
-
-
-def policies_of(file: str, seed: int | None) -> Policy:
-    """Return the policies of a file, or the one of this number."""
-    found = stacked(load_policy(file))
-    if not isinstance(found, Policy):
-        raise InputError(f"{file} holds a planner, which cannot be followed in a world model; give a policy")
-    if seed is None:
-        return found
-    many = found.count or 1
-    if not 0 <= seed < many:
-        raise InputError(f"{file} holds {many} policies, so there is no number {seed}; count from 0")
-    return pick(found, seed)
 
 
 def parse(name: str, arguments: list[str]) -> ImproveCommand:

@@ -14,7 +14,9 @@ from trajstitch.data import Dataset, effective_steps
 from trajstitch.errors import InputError
 from trajstitch.formats import frame_weights, place, save, writer
 from trajstitch.jobs.weigh import weigh_run
-from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, Weigh
+from trajstitch.methods.weigh import WEIGH_PRESETS, Appraisal, Weigh, weigh_towards
+from trajstitch.policies.policy import acting
+from trajstitch.policies.policy_files import policies_for
 from trajstitch.progress import bar
 from trajstitch.storage.atomic import check_apart, check_target
 from trajstitch.storage.jax_cache import keep_compiled
@@ -33,6 +35,8 @@ class WeighCommand(DataCommand):
     """Directory of the critics' training, from which a stopped command continues; unless given, OUT.weigh."""
     frames: MaybeStr = None
     """Also write one row per frame, with LeRobot's index columns and the weight, to this file (.parquet)."""
+    towards: MaybeStr = None
+    """Policy file: steps near what the policy does count more; of several policies, near the median of theirs."""
     preset: Literal["quick", "standard"] = "standard"
     """quick: minutes on two cores; standard: minutes on a GPU."""
     track: MaybeTracker = None
@@ -51,6 +55,7 @@ class WeighCommand(DataCommand):
             self.settings.check(data)
         except InputError as error:
             raise error.within(self.data) from error
+        policy = policies_for(data, self.towards) if self.towards else None
         with (
             bar("weighing", self.quiet) as tell,
             tracking(self.track, self._run_dir, dataclasses.asdict(self.settings)) as log,
@@ -61,10 +66,12 @@ class WeighCommand(DataCommand):
                 self._run_dir,
                 seed=self.seed,
                 overwrite=self.overwrite,
-                inputs=[self.data],
+                inputs=self._inputs,
                 tell=tell,
                 log=log,
             )
+        if policy is not None:
+            weighed = weigh_towards(data, acting(policy), self.settings, appraisal)
         save(weighed, self.out, overwrite=self.overwrite)
         if self.frames:
             frame_weights.write(weighed, self.frames, self.overwrite)
@@ -82,19 +89,23 @@ class WeighCommand(DataCommand):
         }
 
     @property
+    def _inputs(self) -> list[str]:
+        return [self.data, *([self.towards] if self.towards else [])]
+
+    @property
     def _run_dir(self) -> str:
         return self.run_dir or f"{Path(place(self.out).removeprefix('minari:'))}.weigh"
 
     def _check_outputs(self) -> None:
         """Raise InputError now, before any work, if an output could not be written."""
-        check_apart([place(self.data)], place(self.out))
+        check_apart([place(name) for name in self._inputs], place(self.out))
         writer(self.out)
         if not self.out.startswith("minari:"):
             check_target(Path(place(self.out)), self.overwrite)
             if Path(self._run_dir).resolve().is_relative_to(Path(place(self.out)).resolve()):
                 raise InputError(f"--run-dir {self._run_dir} lies in --out {self.out}; choose another directory")
         if self.frames:
-            check_apart([place(self.data)], self.frames)
+            check_apart([place(name) for name in self._inputs], self.frames)
             frame_weights.check(self.frames, self.overwrite)
 
 

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from trajstitch.data import Info, as_float32, check_finite
+from trajstitch.checks import check_same_sizes
+from trajstitch.data import Dataset, Info, as_float32, check_finite
 from trajstitch.errors import InputError
 from trajstitch.policies.planner import ActionPlanner, plan_all
 from trajstitch.policies.policy import HEADS, Policy, stacked
 from trajstitch.storage.archive import INFO, read_arrays, reading, reason, write_arrays
 from trajstitch.storage.serialise import DESCRIPTION, from_arrays, to_arrays
-from trajstitch.training.networks import MLP, Linear, Range, Scale
+from trajstitch.training.networks import MLP, Linear, Range, Scale, pick
 
 
 def save_policy(
@@ -43,6 +44,21 @@ def save_policy(
     for i, layer in enumerate(policy.net.layers):
         arrays |= {f"layer{i}_weight": layer.weight, f"layer{i}_bias": layer.bias}
     write_arrays(target, {k: np.asarray(v) for k, v in arrays.items()}, info or {}, overwrite)
+
+
+def policies_for(data: Dataset, source: str | Path, seed: int | None = None) -> Policy:
+    """Return the policies of a file, or the one of this number; InputError unless they act on such data."""
+    found = stacked(load_policy(source))
+    if not isinstance(found, Policy):
+        raise InputError(f"{source} holds a planner, not a policy; give a policy, such as that of bc or rebrac")
+    have, want = (found.obs_dim, found.action_dim), (data.obs_dim, data.action_dim)
+    check_same_sizes(f"{source} takes", have, "the data have", want, "give a policy of the same environment")
+    if seed is None:
+        return found
+    many = found.count or 1
+    if not 0 <= seed < many:
+        raise InputError(f"{source} holds {many} policies, so there is no number {seed}; count from 0")
+    return pick(found, seed)
 
 
 def load_policy(source: str | Path) -> Policy | ActionPlanner:
