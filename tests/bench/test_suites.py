@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from trajstitch.bench import cells, datasets, engine
+from trajstitch.bench import grid as grids
 from trajstitch.bench.grid import Cell, failure_path, make_grid, open_folder, record_path, stored_grid
 from trajstitch.bench.published import published_score
 from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, TABLE1, chosen_settings, train_settings
@@ -413,6 +415,23 @@ def _dies_in_the_first_cell(out, shared, grid, job):
         os._exit(9)
     failure_path(out, cell).parent.mkdir(parents=True, exist_ok=True)
     failure_path(out, cell).write_text("the second sentence\n")
+
+
+def test_calls_side_by_side_lose_nothing_that_was_asked_for(tmp_path, monkeypatch):
+    """Each adds a method of its own to the folder, slowly, while the others are at it."""
+    methods = ("bc", "percent-bc", "iql", "td3bc")
+    open_folder(tmp_path, make_grid("smoke", methods=methods[:1]))
+    read = grids.stored_grid
+
+    def slowly(out):
+        found = read(out)
+        time.sleep(0.1)
+        return found
+
+    monkeypatch.setattr(grids, "stored_grid", slowly)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: open_folder(tmp_path, make_grid("smoke", methods=(name,))), methods))
+    assert sorted(read(tmp_path).methods) == sorted(methods)
 
 
 def test_data_sets_of_a_method_share_a_program(tmp_path, monkeypatch):

@@ -349,6 +349,11 @@ def test_the_command_weighs_towards_a_policy(tmp_path, capsys, monkeypatch):
     np.testing.assert_allclose(guided, expected, rtol=1e-4)
     away = np.abs(data.action[:, 0] - 0.55)
     assert np.average(away, weights=guided) < np.average(away, weights=plain)
+    (tmp_path / "run").mkdir()
+    save_policy(policies[1], tmp_path / "run" / "policy.npz")
+    assert main([*words, "--towards", str(tmp_path / "run"), "--overwrite"]) == 0
+    np.testing.assert_allclose(ts.load(tmp_path / "better.npz").weight, guided, rtol=1e-4)
+    assert main([*words, "--towards", "", "--overwrite"]) == 2
     assert main([*words[:3], file, "--towards", file, "--overwrite"]) == 2
     save_policy(Policy.init(Scale.unit(2), spans[0], jax.random.key(0), width=4, depth=1), file, overwrite=True)
     assert main([*words, "--towards", file, "--overwrite"]) == 2

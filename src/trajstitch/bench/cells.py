@@ -44,13 +44,12 @@ from trajstitch.policies.policy_files import load_policy
 from trajstitch.stitching.improve import Improve
 from trajstitch.stitching.improve import improve as stitch
 from trajstitch.storage.archive import read_arrays, reading, write_arrays
-from trajstitch.storage.atomic import remove_left, write_json
-from trajstitch.storage.lock import try_lock
+from trajstitch.storage.atomic import write_json
+from trajstitch.storage.lock import waiting_for
 from trajstitch.version import versions
 
 _POLICY_SEEDS = 100  # between the first policies of two stitching seeds, so that no two policies share a seed
 _TOGETHER = "timings.json"  # in a run that was trained together with others
-_WAIT = 0.2  # seconds between two looks whether another process has finished
 
 
 class Sources(NamedTuple):
@@ -90,21 +89,6 @@ def _made_before(folder: Path) -> dict[str, Any]:
     with reading(file):
         together = json.loads(file.read_text())
         return {"resumed": together.pop("resumed") or (folder / "scores").exists(), "together": together}
-
-
-@contextmanager
-def waiting_for(target: Path) -> Iterator[None]:
-    """Let one process at a time make `target`; the operating system lets the next one in when a process ends.
-
-    What a killed process had written of it is removed.
-    """
-    lock = target.with_name(f".{target.name}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("ab") as file:
-        while not try_lock(file):
-            time.sleep(_WAIT)
-        remove_left(target)
-        yield
 
 
 class Clock:

@@ -59,7 +59,7 @@ def run_suite(
         out: the folder of runs and records.
         shared: the folder that data are recorded from.
         workers: processes; as many as there are cores unless given.
-        together: train a method on several data sets in one program where that is possible.
+        together: train a method, or critics, on several data sets in one program where that is possible.
         seed: the first random seed.
         tell: a callback for progress.
         options: options of the command, such as `data`, `seeds` and `steps`.
@@ -87,7 +87,7 @@ def run_local(
         cells: what to run.
         workers: processes; as many as there are cores unless given. With one, everything runs in this process.
         tell: called after every cell; what was finished before does not count, so that the time left is right.
-        together: train cells of one method in one program where that is possible.
+        together: train cells of one method, or their critics, in one program where that is possible.
     """
 
     def run(left: list[Cell]) -> Ended:

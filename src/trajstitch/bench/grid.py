@@ -29,6 +29,7 @@ from trajstitch.bench.suites import PRESET, RECIPES, REWARD_DATA, SUITES, Recipe
 from trajstitch.errors import InputError, unknown
 from trajstitch.storage.archive import reading
 from trajstitch.storage.atomic import write_json
+from trajstitch.storage.lock import waiting_for
 
 _GROWS = ("data", "methods", "stitch_seeds")  # may differ between calls; the folder keeps all that was asked for
 _FILE = "suite.json"
@@ -137,9 +138,14 @@ def make_grid(suite: str, seed: int = 0, **options: Any) -> Grid:
 def open_folder(out: Path, grid: Grid) -> None:
     """Make the folder of a grid, or add a grid to it; InputError if it holds another suite or other sizes."""
     asked = json.loads(json.dumps(dataclasses.asdict(grid)))
+    if out.exists() and not _is_empty(out) and not (out / _FILE).exists():
+        raise InputError(f"{out} exists and is not a folder of trajstitch bench; choose another name")
+    with waiting_for(out / _FILE):  # calls side by side add to it one after another
+        _add(out, asked)
+
+
+def _add(out: Path, asked: dict[str, Any]) -> None:
     if not (out / _FILE).exists():
-        if out.exists() and not _is_empty(out) and not (out / _FILE).exists():  # another process may just make it
-            raise InputError(f"{out} exists and is not a folder of trajstitch bench; choose another name")
         write_json(out / _FILE, asked)
         return
     held = dataclasses.asdict(stored_grid(out))

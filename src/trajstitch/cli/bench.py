@@ -62,8 +62,8 @@ class Bench(Command):
     workers: MaybeInt = None
     """Cells side by side; unless given, one per core, or all that a cluster has room for."""
     together: bool = False
-    """Train each method on all data sets of one size in one program, where it can: for a GPU, which one data set
-    leaves idle in part. All these data are in its memory at once."""
+    """Train each method, and critics that weigh, on all data sets of one size in one program, where it can: for a
+    GPU, which one data set leaves idle in part. All these data are in its memory at once."""
     address: MaybeStr = None
     """Of a Ray cluster, such as HOST:6379, or local: on this machine; unless given, RAY_ADDRESS, or else local."""
     cell_cpus: float = 1

@@ -36,7 +36,8 @@ class WeighCommand(DataCommand):
     frames: MaybeStr = None
     """Also write one row per frame, with LeRobot's index columns and the weight, to this file (.parquet)."""
     towards: MaybeStr = None
-    """Policy file: steps near what the policy does count more; of several policies, near the median of theirs."""
+    """A run directory of train or a policy file: steps near what the policy does count more; of several, near the
+    median of theirs."""
     preset: Literal["quick", "standard"] = "standard"
     """quick: minutes on two cores; standard: minutes on a GPU."""
     track: MaybeTracker = None
@@ -55,7 +56,7 @@ class WeighCommand(DataCommand):
             self.settings.check(data)
         except InputError as error:
             raise error.within(self.data) from error
-        policy = policies_for(data, self.towards) if self.towards else None
+        policy = policies_for(data, self.towards) if self.towards is not None else None
         with (
             bar("weighing", self.quiet) as tell,
             tracking(self.track, self._run_dir, dataclasses.asdict(self.settings)) as log,
@@ -90,7 +91,7 @@ class WeighCommand(DataCommand):
 
     @property
     def _inputs(self) -> list[str]:
-        return [self.data, *([self.towards] if self.towards else [])]
+        return [self.data, *([] if self.towards is None else [self.towards])]
 
     @property
     def _run_dir(self) -> str:

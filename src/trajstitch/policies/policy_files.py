@@ -47,8 +47,8 @@ def save_policy(
 
 
 def policies_for(data: Dataset, source: str | Path, seed: int | None = None) -> Policy:
-    """Return the policies of a file, or the one of this number; InputError unless they act on such data."""
-    found = stacked(load_policy(source))
+    """Return the policies of a file or run, or the one of this number; InputError unless they act on such data."""
+    found = stacked(load_policy(Path(source) / "policy.npz" if Path(source).is_dir() else source))
     if not isinstance(found, Policy):
         raise InputError(f"{source} holds a planner, not a policy; give a policy, such as that of bc or rebrac")
     have, want = (found.obs_dim, found.action_dim), (data.obs_dim, data.action_dim)

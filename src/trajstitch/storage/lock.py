@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from trajstitch.errors import InputError
-from trajstitch.storage.atomic import reporting
+from trajstitch.storage.atomic import remove_left, reporting
 
 if sys.platform == "win32":
     import msvcrt
@@ -21,6 +21,7 @@ else:
     import fcntl
 
 NAME = ".lock"  # of the file in a folder that is in use
+_WAIT = 0.2  # seconds between two looks whether another process has finished
 
 
 @contextmanager
@@ -41,6 +42,21 @@ def holding(folder: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):  # Windows keeps open files
                 path.unlink()
+
+
+@contextmanager
+def waiting_for(target: Path) -> Iterator[None]:
+    """Let one process at a time make `target`; the operating system lets the next one in when a process ends.
+
+    What a killed process had written of it is removed.
+    """
+    lock = target.with_name(f".{target.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
+        while not try_lock(file):
+            time.sleep(_WAIT)
+        remove_left(target)
+        yield
 
 
 def _take(path: Path) -> IO[bytes]:
