@@ -20,23 +20,22 @@ One JSON file for each data set is written to --out, after every score; what it 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.command import command, setting
 from benchmarks.datasets import data_parser, scoring_of, stored_data, stored_reports
-from benchmarks.methods_batched import start
 from trajstitch.data import Dataset
 from trajstitch.evaluation.scores import evaluate
 from trajstitch.jobs.improve import improve
+from trajstitch.jobs.together import Part, train_parts
 from trajstitch.methods import configure
 from trajstitch.methods.iql import scaled_steps
 from trajstitch.methods.train import train
@@ -45,8 +44,7 @@ from trajstitch.stitching.improve import Result
 from trajstitch.stitching.presets import PRESETS
 from trajstitch.storage.atomic import write_json
 from trajstitch.training import loop
-from trajstitch.training.loop import Learner
-from trajstitch.training.networks import pick
+from trajstitch.training.loop import Learner, State
 
 Sets = Mapping[str, Dataset]
 PLANNERS = ("greedy", "optimal")
@@ -54,16 +52,18 @@ PLANNERS = ("greedy", "optimal")
 
 def train_together(learner: Learner, sets: Sequence[Dataset], many: int) -> list[Any]:
     """Train so many members for each data set in one run; return the stack of members of each data set."""
-    tables = [scaled_steps(data) for data in sets]
-    state = start([learner] * len(tables), tables, many)
-    ends = np.cumsum([0, *[data.transitions for data in sets]])
-    rows = [range(a, b) for a, b in itertools.pairwise(ends) for _ in range(many)]
-    table = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
-    every = -(-learner.fit.steps // 10)
-    for reached, _ in loop.run(learner, state, table, [*range(many)] * len(sets), every, rows=rows):
-        state = reached
-        print(f"{type(learner).__name__}: {int(state.step):,} steps", flush=True)
-    return [pick(state.model, slice(i * many, (i + 1) * many)) for i in range(len(sets))]
+    seeds, tables = range(many), [scaled_steps(data) for data in sets]
+    states = [loop.start(learner, table, seeds) for table in tables]
+
+    def keep(i: int, state: State, _: Any) -> None:
+        states[i] = state
+
+    def tell(step: int, *_: Any) -> None:
+        print(f"{type(learner).__name__}: {step:,} steps", flush=True)
+
+    parts = [Part(learner, tables[i], states[i], partial(keep, i)) for i in range(len(sets))]
+    train_parts(parts, seeds, -(-learner.fit.steps // 10), tell)
+    return [state.model for state in states]
 
 
 class Measurement:

@@ -417,6 +417,13 @@ def _dies_in_the_first_cell(out, shared, grid, job):
     failure_path(out, cell).write_text("the second sentence\n")
 
 
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match=r"file.*cannot be written"):
+        open_folder(tmp_path / "file" / "out", make_grid("smoke"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_calls_side_by_side_lose_nothing_that_was_asked_for(tmp_path, monkeypatch):
     """Each adds a method of its own to the folder, slowly, while the others are at it."""
     methods = ("bc", "percent-bc", "iql", "td3bc")

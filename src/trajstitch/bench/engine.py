@@ -28,7 +28,6 @@ from trajstitch.bench.grid import (
     open_folder,
     read_failure,
     record_path,
-    stitched_folder,
 )
 from trajstitch.bench.suites import train_settings
 from trajstitch.errors import InputError
@@ -132,7 +131,7 @@ class Job(NamedTuple):
 
 
 _PARTS = ("record", "weigh", "make", "train", "run")
-_JOINED = {"weigh": "the critics of", "train": ""}  # parts of several cells, and what of these they train
+_JOINED = {"weigh": "the critics of ", "train": ""}  # parts of several cells, and what of these they train
 _ALIKE = {"halfcheetah": "walker2d"}  # states and actions have as many dimensions
 
 
@@ -157,7 +156,7 @@ def plan_jobs(grid: Grid, cells: Sequence[Cell], together: bool) -> list[Job]:
 
 def _critics(cell: Cell) -> Hashable:
     """Return what cells have in common whose critics can be trained in one program; None if there are none."""
-    return _family(cell) if cell.recipe.weigh and stitched_folder(cell) is None else None
+    return _family(cell) if cell.recipe.weigh and cell.recipe.planner is None else None
 
 
 def _family(cell: Cell) -> str:
@@ -189,9 +188,8 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[tup
 
 def _is_ready(job: Job, unfinished: Sequence[Job]) -> bool:
     """Whether nothing is unfinished that a job's cells need: earlier parts, and the policies they learn from."""
-    asked = {"record": 0, "weigh": 0, "make": 1}.get(
-        job.part, len(job.cells)
-    )  # what cells share is made for the first
+    # No teacher is asked to record or weigh data; what cells share is made for the first.
+    asked = {"record": 0, "weigh": 0, "make": 1}.get(job.part, len(job.cells))
     teachers = {cell.teacher for cell in job.cells[:asked]}
     return not any(
         (_PARTS.index(other.part) < _PARTS.index(job.part) and {*job.cells} & {*other.cells})
@@ -287,7 +285,7 @@ def _attempt(out: Path, shared: Path, grid: Grid, job: Job) -> str | None:
 
 def _warn(job: Job, why: str) -> None:
     names = " and ".join(cell.name for cell in job.cells)
-    what = f"{_JOINED[job.part]} {names}".strip()
+    what = _JOINED[job.part] + names
     LOG.warning("%s cannot be trained in one program (%s); each is trained on its own", what, why)
 
 

@@ -138,13 +138,14 @@ def make_grid(suite: str, seed: int = 0, **options: Any) -> Grid:
 def open_folder(out: Path, grid: Grid) -> None:
     """Make the folder of a grid, or add a grid to it; InputError if it holds another suite or other sizes."""
     asked = json.loads(json.dumps(dataclasses.asdict(grid)))
-    if out.exists() and not _is_empty(out) and not (out / _FILE).exists():
+    if out.exists() and not _is_empty(out) and not (out / _FILE).exists():  # another process may just make it
         raise InputError(f"{out} exists and is not a folder of trajstitch bench; choose another name")
     with waiting_for(out / _FILE):  # calls side by side add to it one after another
         _add(out, asked)
 
 
 def _add(out: Path, asked: dict[str, Any]) -> None:
+    """Write what was asked for, or add it to what the folder holds."""
     if not (out / _FILE).exists():
         write_json(out / _FILE, asked)
         return

@@ -36,7 +36,7 @@ class ImproveCommand(DataCommand):
     preset: Literal["quick", "standard", "paper"] = "standard"
     """quick: minutes on two cores; standard: our trade-off on one GPU; paper: the paper's settings."""
     policy: str | None = None
-    """Policy file that the planner policy follows: of trajstitch train, or any that evaluate takes."""
+    """What the planner policy follows: a run directory of train, or any policy file that evaluate takes."""
     policy_seed: int | None = None
     """Which of several policies in that file; unless given, the median of their actions."""
     weigh: bool = False

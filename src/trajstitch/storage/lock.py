@@ -51,8 +51,10 @@ def waiting_for(target: Path) -> Iterator[None]:
     What a killed process had written of it is removed.
     """
     lock = target.with_name(f".{target.name}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("ab") as file:
+    with reporting(lock):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
+    with file:
         while not try_lock(file):
             time.sleep(_WAIT)
         remove_left(target)
